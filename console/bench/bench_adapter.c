@@ -37,7 +37,7 @@ bool bench_adapter(struct model *m, int64_t rank, bool train, struct error *err)
     }
     for (int64_t i = 0; i < model_n_tensor(m); i++) {
         const struct tensor *t = model_tensor(m, i);
-        uniform_fill(values + (size_t)t->offset * e, model_dtype(m), t->n_elem, 1 / sqrt((double)t->dim[1]), &rng);
+        uniform_fill(values + (size_t)t->offset * e, model_dtype(m), t->n_elem, 1 / sqrt((double)tensor_cols(t)), &rng);
     }
     TRY(mem_copy(model_device(m), weights, values, bytes, COPY_H2D, err) && device_sync(model_device(m), err));
     ok = model_weights_changed(m, err);

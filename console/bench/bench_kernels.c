@@ -58,7 +58,7 @@ bool bench_gemm_rule(const char *device, const char *shape, int64_t rows, double
     TRY((m = model_new_shape(c, dev, DT_BF16, err)) != NULL);
     int64_t head_rows = MIN(rows, MAX(dev->head_rows / c->vocab, 1));
     for (int i = 0, n = model_products(m, p); i < n; i++) {
-        bool head = i == LAYER_PRODUCTS;
+        bool head = i + 1 == n;
         TRY(cost_one(dev, &p[i], head ? head_rows : rows, head ? (double)rows / (double)head_rows : (double)c->n_layer, &rule, &best, err));
     }
     printf("{\"bench\":\"gemm\",\"model\":\"%s\",\"device\":\"%s\",\"rows\":%" PRId64 ",\"rule_us\":%.1f,\"best_us\":%.1f", shape,

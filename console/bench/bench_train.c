@@ -369,7 +369,7 @@ bool bench_train(int argc, char **argv, struct error *err)
     if (!gradient_check(b.config, b.device, b.dtype, b.lora_rank, &apart, &same, err) || !train_bench_run(&b, err))
         return false;
     /* frozen matrices have no gradient, a third of the products; an adapter's own products are few and not counted */
-    double frozen = b.lora_rank > 0 ? 2 * (double)(config_n_product(b.config) * b.n_seq * b.len) : 0;
+    double frozen = b.lora_rank > 0 ? 2 * (double)(config_n_active(b.config) * b.n_seq * b.len) : 0;
     double rate = (1 - b.shared) * (train_flops(b.config, b.n_seq, b.len) - frozen) / b.step_s * 1e-12;
     printf("{\"bench\":\"train\",\"model\":\"%s\",\"device\":\"%s\",\"dtype\":\"%s\",\"lora_rank\":%" PRId64 ",\"seq\":%" PRId64
            ",\"prompt\":%" PRId64 ",\"group\":%" PRId64 ",\"shared\":%.4f,\"tokens\":%" PRId64 ",\"micro\":%" PRId64 ",\"devices\":%" PRId64

@@ -118,6 +118,36 @@ static const struct model_config shapes[] = {
      .rope = {.theta = 1e4, .partial = 0.5, .type = ROPE_LONG, .factor = 8, .attention_factor = 1.2, .original_max_pos = 64, .n_ext = 8,
               .short_ext = {1, 1, 1, 1, 1, 1, 1, 1}, .long_ext = {2, 3, 4, 5, 6, 7, 8, 9}},
      .initializer_range = 0.3},
+    // experts: most of them have few rows, and the middle layer one MLP
+    {.family = FAMILY_QWEN3_MOE,
+     .n_layer = 3,
+     .d_model = 64,
+     .n_head = 2,
+     .n_kv_head = 1,
+     .d_head = 32,
+     .d_ff = 100,
+     .vocab = 288,
+     .max_pos = 512,
+     .rms_eps = 1e-6,
+     .rope.theta = 1e4,
+     .qk_norm = true,
+     .experts = {.n = 24, .k = 3, .d_ff = 40, .normalise = true, .dense = {2}},
+     .initializer_range = 0.3},
+    {.family = FAMILY_OLMOE,
+     .n_layer = 2,
+     .d_model = 96,
+     .n_head = 3,
+     .n_kv_head = 3,
+     .d_head = 32,
+     .d_ff = 52,
+     .vocab = 288,
+     .max_pos = 512,
+     .rms_eps = 1e-5,
+     .rope.theta = 1e4,
+     .qk_norm = true,
+     .qk_norm_wide = true,
+     .experts = {.n = 7, .k = 2, .d_ff = 52},
+     .initializer_range = 0.3},
 };
 // clang-format on
 
@@ -147,6 +177,8 @@ static const char *device_name(void)
 static bool engine_open(struct engine *e, const struct model_config *c, enum dtype dtype, const char *path, int n_thread)
 {
     struct error err = { 0 };
+    if (c->experts.n && strncmp(device_name(), "cuda", 4) == 0)
+        return false;    // no operations on experts there
     if (path)
         setenv("RC_CPU", path, 1);
     else

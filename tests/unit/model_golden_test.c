@@ -17,11 +17,17 @@
 #include "workers/engine/model/safetensors.h"
 #include "workers/engine/pass/pass.h"
 
-static const char *const names[] = { "qwen2-tied", "qwen2-untied",   "qwen3-tied",  "qwen3-untied",   "llama-scaled", "llama-tied",
-                                     "qwen2-yarn", "mistral-linear", "granite",     "smollm3",        "llama-biased", "olmo2",
-                                     "olmo3",      "phi3",           "phi3-long",   "llama-longrope", "phi3-longer",  "gemma2",
-                                     "gemma3",     "mistral-window", "qwen2-window" };
+static const char *const names[] = { "qwen2-tied",     "qwen2-untied", "qwen3-tied",     "qwen3-untied", "llama-scaled",
+                                     "llama-tied",     "qwen2-yarn",   "mistral-linear", "granite",      "smollm3",
+                                     "llama-biased",   "olmo2",        "olmo3",          "phi3",         "phi3-long",
+                                     "llama-longrope", "phi3-longer",  "gemma2",         "gemma3",       "mistral-window",
+                                     "qwen2-window",   "qwen3-moe",    "olmoe",          "mixtral",      "granite-moe" };
 static const char *const devices[] = { "ref", "cpu:0" };
+/* On a GPU the last four, which are mixtures of experts, are left out: it has no operations for them. */
+static size_t n_name(const char *device)
+{
+    return ARRAY_SIZE(names) - (device && strncmp(device, "cuda", 4) == 0 ? 4 : 0);
+}
 static void golden_open(struct golden *g, const char *name, const char *device, enum dtype dtype)
 {
     struct error err = { 0 };
@@ -98,7 +104,7 @@ static void a_set_gradient_is_the_added_one(struct golden *g, struct model_run *
 
 static void logits_and_gradients_are_pytorchs(UNUSED void **state)
 {
-    for (size_t k = 0; k < ARRAY_SIZE(names) * ARRAY_SIZE(devices) * 2; k++) {
+    for (size_t k = 0; k < n_name(getenv("OPS_DEVICE")) * ARRAY_SIZE(devices) * 2; k++) {
         const char *name = names[k / 4], *device = devices[k / 2 % 2];
         if (k / 2 % 2 && getenv("OPS_DEVICE"))
             device = getenv("OPS_DEVICE");    // cuda:0

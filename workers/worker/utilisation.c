@@ -64,7 +64,7 @@ void utilisation_make(const struct engine *e, const struct group *const *groups,
     peak_of(e, &flop_per_s, &byte_per_s);
     double forward = config_flops(c, length_mean(groups, n_group) / 2);
     /* backward takes twice as much; of frozen matrices only the half that leads to earlier layers */
-    double backward = e->config.lora_rank > 0 || e->config.lora_adapter[0] ? 2 * forward - 2 * (double)config_n_product(c) : 2 * forward;
+    double backward = e->config.lora_rank > 0 || e->config.lora_adapter[0] ? 2 * forward - 2 * (double)config_n_active(c) : 2 * forward;
     metric[M_TRAIN_MFU] = metric[M_TRAIN_TOK_PER_S] * (1 - metric[M_TRAIN_SHARED]) * (forward + backward)
                           / ((double)(e->config.num_trainers * run_config_trainer_devices(&e->config)) * flop_per_s);
     metric[M_ROLLOUT_MFU] = s.flops / s.flops_most;

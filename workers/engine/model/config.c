@@ -19,6 +19,7 @@ enum windows {
     WINDOWS_ALL,       // every layer
     WINDOWS_REPEAT,    // all but every full_every-th
     WINDOWS_UPPER,     // with use_sliding_window: from layer max_window_layers on (Qwen)
+    WINDOWS_SWITCH,    // with use_sliding_window: every layer (Qwen3-MoE)
     WINDOWS_STILL,     // with use_sliding_window: those that do not rotate (SmolLM3)
 };
 /* The families: what their classes in transformers read and do. */
@@ -52,7 +53,15 @@ static const struct family {
     bool reads_logit_cap;
     int64_t no_rope_every;    // one in this many layers is not rotated; 0: the family has no such layers
     bool multipliers;         // the family has them; 1 each
-    bool named_tokens;        // the class has bos, eos and pad tokens of the published vocabulary
+    struct {
+        const char *n_key;    // how config.json is written; all three names are read. NULL: the family has no experts
+        const char *width_key;
+        bool normalises;         // always
+        bool reads_normalise;    // "norm_topk_prob", false when it is missing
+        bool reads_dense;        // "decoder_sparse_step" and "mlp_only_layers"
+        enum expert_files files;
+    } experts;
+    bool named_tokens;    // the class has bos, eos and pad tokens of the published vocabulary
 } families[] = {
     [FAMILY_QWEN2] = { "qwen2", "Qwen2ForCausalLM", .rope.theta = 10000, .qkv_bias = true, .windows = WINDOWS_UPPER, .window = 4096 },
     [FAMILY_QWEN3] = { "qwen3", "Qwen3ForCausalLM", .rope.theta = 10000, .qk_norm = true, .d_head = 128, .attention_bias = true,
@@ -115,6 +124,16 @@ static const struct family {
                         .full_every = 6,
                         .reads_logit_cap = true,
                         .named_tokens = true },
+    [FAMILY_QWEN3_MOE] = { "qwen3_moe", "Qwen3MoeForCausalLM", .rope.theta = 10000, .n_kv_head = 4, .qk_norm = true, .attention_bias = true,
+                           .windows = WINDOWS_SWITCH, .window = 4096,
+                           .experts = { "num_experts", "moe_intermediate_size", .reads_normalise = true, .reads_dense = true } },
+    [FAMILY_OLMOE] = { "olmoe", "OlmoeForCausalLM", .rope.theta = 10000, .qk_norm = true, .qk_norm_wide = true, .attention_bias = true,
+                       .named_tokens = true, .experts = { "num_experts", "intermediate_size", .reads_normalise = true } },
+    [FAMILY_MIXTRAL] = { "mixtral", "MixtralForCausalLM", .rope.theta = 1e6, .n_kv_head = 8, .windows = WINDOWS_ALL, .named_tokens = true,
+                         .experts = { "num_local_experts", "intermediate_size", .normalises = true, .files = EXPERTS_SPARSE } },
+    [FAMILY_GRANITE_MOE] = { "granitemoe", "GraniteMoeForCausalLM", .rope.theta = 10000, .multipliers = true, .attention_bias = true,
+                             .named_tokens = true,
+                             .experts = { "num_local_experts", "intermediate_size", .normalises = true, .files = EXPERTS_FUSED } },
 };
 
 static const struct activation {
@@ -138,7 +157,7 @@ static bool family_get(const struct fields *r, enum model_family *out, struct er
             *out = (enum model_family)i;
             return true;
         }
-    char known[256] = "";
+    char known[512] = "";
     for (size_t i = 0, len = 0; i < ARRAY_SIZE(families); len = strlen(known), i++)
         snprintf(known + len, sizeof known - len, "%s%s",
                  i == 0                         ? ""
@@ -225,7 +244,8 @@ static bool window_rule(const struct family *f, const struct model_config *c, in
 {
     switch (f->windows) {
     case WINDOWS_NONE: return false;
-    case WINDOWS_ALL: return true;
+    case WINDOWS_ALL:
+    case WINDOWS_SWITCH: return true;
     case WINDOWS_REPEAT: return (l + 1) % every != 0;
     case WINDOWS_UPPER: return l >= from;
     case WINDOWS_STILL: return !config_rotates(c, l);
@@ -255,7 +275,7 @@ static bool layer_types_read(const struct fields *r, struct model_config *c, str
 /* The window and the layers that have it; after no_rope_read. */
 static bool window_read(const struct fields *r, const struct family *f, struct model_config *c, struct error *err)
 {
-    bool by_switch = f->windows == WINDOWS_UPPER || f->windows == WINDOWS_STILL;
+    bool by_switch = f->windows == WINDOWS_UPPER || f->windows == WINDOWS_STILL || f->windows == WINDOWS_SWITCH;
     bool on = !by_switch || json_is_true(json_object_get(r->obj, "use_sliding_window"));
     int64_t from = 28, every = f->full_every;    // Qwen's default
     static const char *const patterns[] = { "sliding_window_pattern", "_sliding_window_pattern" };
@@ -332,6 +352,59 @@ static bool no_rope_read(const struct fields *r, const struct family *f, struct 
     return true;
 }
 
+/* The layers with one MLP: those that are listed, and all but every step-th. */
+static bool dense_layers_read(const struct fields *r, struct model_config *c, struct error *err)
+{
+    const json_t *list = json_object_get(r->obj, "mlp_only_layers"), *one;
+    int64_t step = 1;
+    size_t i;
+    if (field_given(r, "decoder_sparse_step") && !field_int(r, "decoder_sparse_step", 1, CONFIG_LAYERS_MAX, &step, err))
+        return false;
+    for (int64_t l = 0; l < c->n_layer; l++)
+        if ((l + 1) % step != 0)
+            c->experts.dense[l / 64] |= (uint64_t)1 << (l % 64);
+    if (field_given(r, "mlp_only_layers") && !json_is_array(list))
+        return error_set(err, ERR_DATA, "'%s': 'mlp_only_layers' is not a list of layers", r->path);
+    json_array_foreach(list, i, one)
+    {
+        int64_t l = json_is_integer(one) ? json_integer_value(one) : -1;
+        if (l < 0 || l >= c->n_layer)
+            return error_set(err, ERR_DATA, "'%s': 'mlp_only_layers' has an entry that is not one of the %" PRId64 " layers", r->path,
+                             c->n_layer);
+        c->experts.dense[l / 64] |= (uint64_t)1 << (l % 64);
+    }
+    return true;
+}
+
+/* transformers 5 writes the number of experts by another name than published files have. */
+static const char *const expert_keys[] = { "num_experts", "num_local_experts", "n_routed_experts" };
+
+static bool experts_read(const struct fields *r, const struct family *f, struct model_config *c, struct error *err)
+{
+    /* what the classes read beside that, and does not go through here */
+    static const char *const refused[] = { "clip_qkv", "router_jitter_noise" };
+    const char *key = NULL;
+    double number = 0;
+    if (!f->experts.n_key)
+        return true;
+    for (size_t i = 0; i < ARRAY_SIZE(refused); i++)
+        if (field_given(r, refused[i]) && (!field_real(r, refused[i], 0, 1e9, &number, err) || number != 0))
+            return error_set(err, ERR_UNSUPPORTED, "'%s': '%s' is given; models of experts with it are not supported", r->path, refused[i]);
+    for (size_t i = 0; i < ARRAY_SIZE(expert_keys) && !key; i++)
+        if (field_given(r, expert_keys[i]))
+            key = expert_keys[i];
+    c->experts.files = f->experts.files;
+    c->experts.normalise = f->experts.normalises;
+    if (!field_int(r, key ? key : f->experts.n_key, 1, ROUTE_EXPERTS_MAX, &c->experts.n, err)
+        || !field_int(r, "num_experts_per_tok", 1, c->experts.n, &c->experts.k, err)
+        || !field_int(r, f->experts.width_key, 1, 1 << 22, &c->experts.d_ff, err)
+        || (f->experts.reads_normalise && field_given(r, "norm_topk_prob") && !field_bool(r, "norm_topk_prob", &c->experts.normalise, err))
+        || (f->experts.reads_dense && !dense_layers_read(r, c, err)))
+        return false;
+    return config_n_sparse(c) > 0
+           || error_set(err, ERR_UNSUPPORTED, "'%s': no layer has experts by 'mlp_only_layers' and 'decoder_sparse_step'", r->path);
+}
+
 /* Is this key to be read? Not when it is missing and the family has a default. */
 static bool must(const struct fields *r, const char *key, bool has_default)
 {
@@ -383,7 +456,7 @@ static bool object_read(struct model_config *c, const struct fields *r, struct e
         return false;
     c->has_rope_local = f->rope.local_theta > 0;
     if (!rope_read(&c->rope, &c->rope_local, r, &f->rope, c->max_pos, c->d_head, err) || !no_rope_read(r, f, c, err)
-        || !window_read(r, f, c, err) || !multipliers_read(r, f, c, err) || !gemma_read(r, f, c, err))
+        || !window_read(r, f, c, err) || !multipliers_read(r, f, c, err) || !gemma_read(r, f, c, err) || !experts_read(r, f, c, err))
         return false;
     c->tied = f->tied;
     if (field_given(r, "tie_word_embeddings") && !field_bool(r, "tie_word_embeddings", &c->tied, err))
@@ -476,7 +549,7 @@ static bool window_write(const struct model_config *c, const struct family *f, j
     if (f->windows == WINDOWS_NONE)
         return true;
     bool ok = json_object_set_new(j, "sliding_window", c->window ? json_integer(c->window) : json_null()) == 0;
-    if (f->windows == WINDOWS_UPPER || f->windows == WINDOWS_STILL)
+    if (f->windows == WINDOWS_UPPER || f->windows == WINDOWS_STILL || f->windows == WINDOWS_SWITCH)
         ok = ok && json_object_set_new(j, "use_sliding_window", json_boolean(c->window > 0)) == 0;
     bool listed = f->windows != WINDOWS_ALL && (c->window || f->windows == WINDOWS_REPEAT);
     for (int64_t l = 0; l < c->n_layer && c->window; l++)
@@ -487,6 +560,24 @@ static bool window_write(const struct model_config *c, const struct family *f, j
     for (int64_t l = 0; l < c->n_layer; l++)
         ok = ok && json_array_append_new(list, json_string(config_slides(c, l) ? "sliding_attention" : "full_attention")) == 0;
     return json_object_set_new(j, "layer_types", list) == 0 && ok;
+}
+
+static bool experts_write(const struct model_config *c, const struct family *f, json_t *j)
+{
+    if (!f->experts.n_key)
+        return true;
+    bool ok = json_object_set_new(j, f->experts.n_key, json_integer(c->experts.n)) == 0
+              && json_object_set_new(j, "num_experts_per_tok", json_integer(c->experts.k)) == 0
+              && json_object_set_new(j, f->experts.width_key, json_integer(c->experts.d_ff)) == 0;
+    if (f->experts.reads_normalise)
+        ok = ok && json_object_set_new(j, "norm_topk_prob", json_boolean(c->experts.normalise)) == 0;
+    if (!f->experts.reads_dense)
+        return ok;
+    json_t *list = json_array();
+    for (int64_t l = 0; l < c->n_layer; l++)
+        ok = ok && (config_is_sparse(c, l) || json_array_append_new(list, json_integer(l)) == 0);
+    return json_object_set_new(j, "mlp_only_layers", list) == 0 && ok
+           && json_object_set_new(j, "decoder_sparse_step", json_integer(1)) == 0;
 }
 
 static json_t *cap_json(double cap)
@@ -500,7 +591,7 @@ static bool traits_write(const struct model_config *c, json_t *j)
     // the classes of these have tokens of the published vocabulary for those that are not given
     static const char *const tokens[] = { "bos_token_id", "eos_token_id", "pad_token_id" };
     const struct family *f = &families[c->family];
-    bool ok = window_write(c, f, j);
+    bool ok = window_write(c, f, j) && experts_write(c, f, j);
     for (size_t i = 0; f->multipliers && i < ARRAY_SIZE(multipliers); i++)
         ok = ok && json_object_set_new(j, multipliers[i].key, json_real(*(const double *)((const char *)c + multipliers[i].at))) == 0;
     if (f->mlp_bias)
@@ -576,11 +667,32 @@ int64_t config_longest(const struct model_config *c)
     return MAX(c->max_pos, (int64_t)MIN(scaled, (double)(1 << 28)));
 }
 
+int64_t config_n_sparse(const struct model_config *c)
+{
+    int64_t n = 0;
+    for (int64_t l = 0; l < c->n_layer; l++)
+        n += config_is_sparse(c, l);
+    return n;
+}
+
+int64_t config_mlp_width(const struct model_config *c)
+{
+    int64_t n_sparse = config_n_sparse(c);
+    return MAX(n_sparse < c->n_layer ? c->d_ff : 0, n_sparse > 0 ? c->experts.k * c->experts.d_ff : 0);
+}
+
+/* Weights of all layers' MLPs, with n experts in those that have some, and of the routers. */
+static int64_t mlp_weights(const struct model_config *c, int64_t n)
+{
+    int64_t n_sparse = config_n_sparse(c);
+    return c->d_model * (n_sparse * (3 * n * c->experts.d_ff + c->experts.n) + (c->n_layer - n_sparse) * 3 * c->d_ff);
+}
+
 int64_t config_n_param(const struct model_config *c)
 {
     int64_t q = c->n_head * c->d_head, kv = c->n_kv_head * c->d_head;
     int64_t norms = c->norm_place == NORM_AROUND ? 4 : 2;
-    int64_t layer = norms * c->d_model + c->d_model * (q + 2 * kv) + q * c->d_model + 3 * c->d_model * c->d_ff;
+    int64_t layer = norms * c->d_model + c->d_model * (q + 2 * kv) + q * c->d_model;
     if (c->qkv_bias)
         layer += q + 2 * kv;
     if (c->o_bias)
@@ -589,13 +701,24 @@ int64_t config_n_param(const struct model_config *c)
         layer += 2 * c->d_ff + c->d_model;
     if (c->qk_norm)
         layer += c->qk_norm_wide ? q + kv : 2 * c->d_head;
-    return c->n_layer * layer + c->d_model + c->vocab * c->d_model * (c->tied ? 1 : 2);
+    return c->n_layer * layer + mlp_weights(c, c->experts.n) + c->d_model + c->vocab * c->d_model * (c->tied ? 1 : 2);
+}
+
+/* With n experts in the layers that have some. */
+static int64_t product_weights(const struct model_config *c, int64_t n)
+{
+    int64_t q = c->n_head * c->d_head, kv = c->n_kv_head * c->d_head;
+    return c->n_layer * c->d_model * (2 * q + 2 * kv) + mlp_weights(c, n) + c->vocab * c->d_model;
 }
 
 int64_t config_n_product(const struct model_config *c)
 {
-    int64_t q = c->n_head * c->d_head, kv = c->n_kv_head * c->d_head;
-    return c->n_layer * c->d_model * (2 * q + 2 * kv + 3 * c->d_ff) + c->vocab * c->d_model;
+    return product_weights(c, c->experts.n);
+}
+
+int64_t config_n_active(const struct model_config *c)
+{
+    return product_weights(c, c->experts.k);
 }
 
 int64_t config_n_kv(const struct model_config *c)
@@ -605,5 +728,5 @@ int64_t config_n_kv(const struct model_config *c)
 
 double config_flops(const struct model_config *c, double n_seen)
 {
-    return 2 * (double)config_n_product(c) + 4 * (double)(c->n_layer * c->n_head * c->d_head) * n_seen;
+    return 2 * (double)config_n_active(c) + 4 * (double)(c->n_layer * c->n_head * c->d_head) * n_seen;
 }

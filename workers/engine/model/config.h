@@ -20,6 +20,16 @@ enum model_family {
     FAMILY_PHI3,
     FAMILY_GEMMA2,
     FAMILY_GEMMA3,
+    FAMILY_QWEN3_MOE,
+    FAMILY_OLMOE,
+    FAMILY_MIXTRAL,
+    FAMILY_GRANITE_MOE,
+};
+/* How the files name a layer's router and experts, and lay them out. */
+enum expert_files {
+    EXPERTS_MLP,       // mlp.gate; mlp.experts.E.gate_proj, up_proj and down_proj
+    EXPERTS_SPARSE,    // block_sparse_moe.gate; block_sparse_moe.experts.E.w1, w3 and w2 (Mixtral)
+    EXPERTS_FUSED,     // block_sparse_moe.router.layer; input_linear (E, 2 I, d) and output_linear (E, d, I) (Granite)
 };
 /* Where the norms of the two halves of a block, attention and MLP, are: x += half(norm(x)), or as said. */
 enum norm_place {
@@ -72,6 +82,14 @@ struct model_config {
     int32_t bos;    // -1: none
     int32_t eos[CONFIG_EOS_MAX];
     int n_eos;
+    struct {
+        int64_t n;         // of each layer that has some; 0: the model has none
+        int64_t k;         // of a token
+        int64_t d_ff;      // width of each
+        bool normalise;    // the weights of the chosen ones add up to 1
+        enum expert_files files;
+        uint64_t dense[CONFIG_LAYERS_MAX / 64];    // bit l: layer l has one MLP of d_ff instead
+    } experts;
     double initializer_range;    // of random weights; 0.02 unless given
 };
 
@@ -97,6 +115,14 @@ static inline bool config_slides(const struct model_config *c, int64_t l)
 {
     return c->window && c->slides[l / 64] >> (l % 64) & 1;
 }
+/* Has layer l experts, not one MLP? */
+static inline bool config_is_sparse(const struct model_config *c, int64_t l)
+{
+    return c->experts.n && !(c->experts.dense[l / 64] >> (l % 64) & 1);
+}
+int64_t config_n_sparse(const struct model_config *c);    // layers with experts
+/* The widest that a token's MLP activations are in any layer: those of all its experts, or of the one MLP. */
+int64_t config_mlp_width(const struct model_config *c);
 /* Tokens of the longest sequence that the model takes: max_position_embeddings, or with yarn the original positions times the factor if
  * they are more (Qwen2.5's recipe for long texts adds yarn and leaves the rest; vLLM reads it like this). */
 int64_t config_longest(const struct model_config *c);
@@ -105,6 +131,8 @@ int64_t config_n_param(const struct model_config *c);
 /* Weights that take part in products: everything except norms and biases; a tied table counts once, as the head. */
 int64_t config_n_product(const struct model_config *c);
 int64_t config_n_kv(const struct model_config *c);    // numbers that a token's keys and values have in all layers
-/* Floating-point operations of a forward pass by token that sees n_seen tokens, itself included: 2 per weight, and attention's
+/* Those that a token takes part in: of its own experts only. */
+int64_t config_n_active(const struct model_config *c);
+/* Floating-point operations of a forward pass by token that sees n_seen tokens, itself included: 2 per such weight, and attention's
  * two products. Windows are not taken into account. A backward pass takes twice as many (Kaplan et al., arXiv 2001.08361, appendix A). */
 double config_flops(const struct model_config *c, double n_seen);

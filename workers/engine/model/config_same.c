@@ -22,6 +22,10 @@ static const struct {
     { "num_key_value_heads", KIND_I64, AT(n_kv_head) },
     { "head_dim", KIND_I64, AT(d_head) },
     { "intermediate_size", KIND_I64, AT(d_ff) },
+    { "num_experts", KIND_I64, AT(experts.n) },
+    { "num_experts_per_tok", KIND_I64, AT(experts.k) },
+    { "moe_intermediate_size", KIND_I64, AT(experts.d_ff) },
+    { "norm_topk_prob", KIND_BOOL, AT(experts.normalise) },
     { "vocab_size", KIND_I64, AT(vocab) },
     { "rms_norm_eps", KIND_F64, AT(rms_eps) },
     { "rope_theta", KIND_F64, AT(rope.theta) },
@@ -104,6 +108,8 @@ bool config_same(const struct model_config *have, const struct model_config *com
         key_add(&list, "sliding_window");
     if (memcmp(have->no_rope, come->no_rope, sizeof have->no_rope) != 0)
         key_add(&list, "no_rope_layers");
+    if (memcmp(have->experts.dense, come->experts.dense, sizeof have->experts.dense) != 0)
+        key_add(&list, "mlp_only_layers");
     bool same = list.len == 0 && !list.failed;
     if (!same)
         error_set(err, ERR_DATA, "%s belongs to another model: its config.json has another %s", what, buf_text(&list));

@@ -73,6 +73,54 @@ static int64_t parts_put(struct table *t, const int64_t *rows, int n, int64_t co
     return at;
 }
 
+/* One tensor of n matrices. */
+static int64_t matrices_put(struct table *t, int64_t n, int64_t rows, int64_t cols, const char *name, int64_t layer)
+{
+    int64_t at = part_put(t, n * rows, cols, name, layer);
+    struct tensor *x = &t->m->tensor[t->m->n_tensor - 1];
+    x->n_dim = 3;
+    x->dim[0] = t->none ? 0 : n;
+    x->dim[1] = rows;
+    x->dim[2] = cols;
+    return at;
+}
+
+/* The router and the experts of a layer: gate and up of each are neighbours, as are the experts, so that each of the two products has all
+ * its matrices in a row, however the files have them. */
+static void experts_put(struct table *t, int64_t l)
+{
+    static const struct {
+        const char *router, *expert, *gate, *up, *down;
+    } names[] = {
+        [EXPERTS_MLP] = { "mlp.gate.weight", "mlp.experts", "gate_proj", "up_proj", "down_proj" },
+        [EXPERTS_SPARSE] = { "block_sparse_moe.gate.weight", "block_sparse_moe.experts", "w1", "w3", "w2" },
+        [EXPERTS_FUSED] = { "block_sparse_moe.router.layer.weight", NULL, "block_sparse_moe.input_linear.weight", NULL,
+                            "block_sparse_moe.output_linear.weight" },
+    };
+    const struct model_config *c = &t->m->c;
+    struct layer_at *at = &t->m->at[l];
+    int64_t d = c->d_model, f = c->experts.d_ff;
+    const char *of = names[c->experts.files].expert;
+    if (!of) {
+        at->gate_up = matrices_put(t, c->experts.n, 2 * f, d, names[c->experts.files].gate, l);
+        at->down = matrices_put(t, c->experts.n, d, f, names[c->experts.files].down, l);
+    }
+    for (int k = 0; of && k < 2; k++) {    // gates and ups first
+        part_begin(t);
+        *(k == 0 ? &at->gate_up : &at->down) = t->at;
+        for (int64_t e = 0; e < c->experts.n; e++) {
+            const char *const matrix[2][2] = { { names[c->experts.files].gate, names[c->experts.files].up },
+                                               { names[c->experts.files].down, NULL } };
+            for (int i = 0; i < 2 && matrix[k][i]; i++) {
+                char name[64];
+                snprintf(name, sizeof name, "%s.%" PRId64 ".%s.weight", of, e, matrix[k][i]);
+                tensor_put(t, k == 0 ? f : d, k == 0 ? d : f, name, l);
+            }
+        }
+    }
+    at->router = part_put(t, c->experts.n, d, names[c->experts.files].router, l);
+}
+
 /* The names of a layer's norms: before and after each half. "post_attention_layernorm" is a different one for each place. */
 static const struct {
     const char *ln1, *post1, *ln2, *post2;
@@ -97,9 +145,13 @@ static void layer_put(struct table *t, int64_t l)
     struct layer_at *at = &t->m->at[l];
     int64_t d = c->d_model, q = c->n_head * c->d_head, kv = c->n_kv_head * c->d_head;
     const int64_t qkv_rows[] = { q, kv, kv }, gate_up_rows[] = { c->d_ff, c->d_ff };
-    *at = (struct layer_at){
-        .qkv_bias = AT_NONE, .q_norm = AT_NONE, .k_norm = AT_NONE, .o_bias = AT_NONE, .gate_up_bias = AT_NONE, .down_bias = AT_NONE
-    };
+    *at = (struct layer_at){ .qkv_bias = AT_NONE,
+                             .q_norm = AT_NONE,
+                             .k_norm = AT_NONE,
+                             .o_bias = AT_NONE,
+                             .gate_up_bias = AT_NONE,
+                             .down_bias = AT_NONE,
+                             .router = AT_NONE };
     part_begin(t);
     at->first = t->at;
     at->ln1 = norm_put(t, norm_names[c->norm_place].ln1, l);
@@ -115,19 +167,23 @@ static void layer_put(struct table *t, int64_t l)
         at->o_bias = part_put(t, d, 0, "self_attn.o_proj.bias", l);
     at->post1 = norm_put(t, norm_names[c->norm_place].post1, l);
     at->ln2 = norm_put(t, norm_names[c->norm_place].ln2, l);
-    at->gate_up = parts_put(t, gate_up_rows, 2, d, gate_up_names, "mlp.gate_up_proj.weight", l);
-    if (c->mlp_bias)
-        at->gate_up_bias = parts_put(t, gate_up_rows, 2, 0, gate_up_biases, "mlp.gate_up_proj.bias", l);
-    at->down = part_put(t, d, c->d_ff, "mlp.down_proj.weight", l);
-    if (c->mlp_bias)
-        at->down_bias = part_put(t, d, 0, "mlp.down_proj.bias", l);
+    if (config_is_sparse(c, l)) {
+        experts_put(t, l);
+    } else {
+        at->gate_up = parts_put(t, gate_up_rows, 2, d, gate_up_names, "mlp.gate_up_proj.weight", l);
+        if (c->mlp_bias)
+            at->gate_up_bias = parts_put(t, gate_up_rows, 2, 0, gate_up_biases, "mlp.gate_up_proj.bias", l);
+        at->down = part_put(t, d, c->d_ff, "mlp.down_proj.weight", l);
+        if (c->mlp_bias)
+            at->down_bias = part_put(t, d, 0, "mlp.down_proj.bias", l);
+    }
     at->post2 = norm_put(t, norm_names[c->norm_place].post2, l);
 }
 
 static bool table_make(struct model *m, struct error *err)
 {
     const struct model_config *c = &m->c;
-    struct table t = { .m = m, .cap = 20 * c->n_layer + 3 };
+    struct table t = { .m = m, .cap = (20 + 3 * c->experts.n) * c->n_layer + 3 };
     m->tensor = calloc((size_t)t.cap, sizeof *m->tensor);
     m->at = calloc((size_t)c->n_layer, sizeof *m->at);
     m->layer = calloc((size_t)c->n_layer, sizeof *m->layer);
@@ -154,6 +210,7 @@ void layer_handles_free(struct model *m, struct layer_w *w)
     weight_free(m->dev, w->o);
     weight_free(m->dev, w->gate_up);
     weight_free(m->dev, w->down);
+    weight_free(m->dev, w->router);
     *w = (struct layer_w){ 0 };
 }
 
@@ -167,10 +224,9 @@ void model_handles_free(struct model *m)
 
 bool layer_handles_new(struct model *m, struct layer_w *w, const char *mem, int64_t first, const struct layer_at *at, struct error *err)
 {
-    struct weight **const handle[LAYER_PRODUCTS] = { &w->qkv, &w->o, &w->gate_up, &w->down };
+    struct weight **const handle[LAYER_PRODUCTS] = { &w->qkv, &w->o, &w->gate_up, &w->down, &w->router };
     struct model_product p[LAYER_PRODUCTS];
-    layer_products(m, at, p);
-    for (int i = 0; i < LAYER_PRODUCTS; i++)
+    for (int i = 0, n = layer_products(m, at, p); i < n; i++)
         if (!(*handle[i] = product_weight_new(m, &p[i], mem + (size_t)(p[i].at - first) * dtype_size(m->dtype), m->for_bwd, err)))
             return false;
     return true;
@@ -179,7 +235,7 @@ bool layer_handles_new(struct model *m, struct layer_w *w, const char *mem, int6
 bool layer_handles_refresh(struct model *m, const struct layer_w *w, struct error *err)
 {
     return weight_refresh(m->dev, w->qkv, err) && weight_refresh(m->dev, w->o, err) && weight_refresh(m->dev, w->gate_up, err)
-           && weight_refresh(m->dev, w->down, err);
+           && weight_refresh(m->dev, w->down, err) && (!w->router || weight_refresh(m->dev, w->router, err));
 }
 
 bool model_handles_new(struct model *m, struct error *err)
@@ -255,10 +311,22 @@ void model_free(struct model *m)
     free(m);
 }
 
-/* Can attention do heads of this size on this device? See struct attn_heads. */
-static bool heads_check(const struct model_config *c, const struct device *dev, struct error *err)
+bool experts_stay_whole(const struct model_config *c, const char *how, struct error *err)
+{
+    return c->experts.n == 0
+           || error_set(
+               err, ERR_UNSUPPORTED,
+               "this model is a mixture of experts, which cannot be %s yet; give each trainer and each sampler one device that holds all of it",
+               how);
+}
+
+/* Can the device compute experts, and attention heads of this size? See struct attn_heads. */
+static bool device_check(const struct model_config *c, const struct device *dev, struct error *err)
 {
     static const int64_t on_cuda[] = { 16, 32, 64, 96, 128, 256 };
+    if (c->experts.n && !device_has_experts(dev))
+        return error_set(err, ERR_UNSUPPORTED,
+                         "this model is a mixture of experts, which '%s' has no operations for; it runs on CPUs (cpu:0)", dev->name);
     if (dev->kind != DEVICE_CUDA)
         return (c->d_head % 16 == 0 && c->d_head >= 16 && c->d_head <= 256)
                || error_set(err, ERR_UNSUPPORTED, "'head_dim' is %" PRId64 "; on a CPU multiples of 16 up to 256 are supported", c->d_head);
@@ -335,7 +403,7 @@ struct model *model_new_shape(const struct model_config *c, struct device *dev, 
 bool weights_room(struct model *m, bool shared, struct error *err)
 {
     size_t size = (size_t)m->n_flat * dtype_size(m->dtype);
-    if (!heads_check(&m->c, m->dev, err))
+    if (!device_check(&m->c, m->dev, err))
         return false;
     m->weights = shared ? mem_share_new(m->dev, size, "weights", &m->handle, err) : mem_new(m->dev, size, "weights", err);
     m->shared = shared && m->weights;
@@ -352,7 +420,7 @@ struct model *model_weights_alloc(struct model *m, struct error *err)
 
 struct model *model_shape_checked(const struct model_config *c, struct device *dev, enum dtype dtype, struct error *err)
 {
-    return heads_check(c, dev, err) ? model_new_shape(c, dev, dtype, err) : NULL;
+    return device_check(c, dev, err) ? model_new_shape(c, dev, dtype, err) : NULL;
 }
 
 struct model *model_alloc(const struct model_config *c, struct device *dev, enum dtype dtype, struct error *err)
@@ -517,7 +585,7 @@ bool model_attach(struct model *m, const struct mem_handle *h, struct error *err
 {
     BUG_IF(m->lora || m->base || m->kept || m->team, "weights of another process for an adapter, a view, shards or a team");
     weights_free(m);
-    if (!heads_check(&m->c, m->dev, err) || !(m->weights = mem_share_open(m->dev, h, (size_t)m->n_flat * dtype_size(m->dtype), err)))
+    if (!device_check(&m->c, m->dev, err) || !(m->weights = mem_share_open(m->dev, h, (size_t)m->n_flat * dtype_size(m->dtype), err)))
         return false;
     m->attached = true;
     if (model_handles_new(m, err))

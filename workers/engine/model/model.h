@@ -126,13 +126,18 @@ struct shards *model_shards(const struct model *m, const char *dir, struct error
  * row after row. */
 struct tensor {
     char name[96];    // Hugging Face name
-    int n_dim;
-    int64_t dim[2];
+    int n_dim;        // 1 to 3
+    int64_t dim[3];
     int64_t n_elem;
     // Where it begins, in elements, in the arena and in every flat fp32 buffer (gradient, masters,
     // moments).
     int64_t offset;
 };
+/* Columns of a matrix, or of each of several; 1 of a vector. */
+static inline int64_t tensor_cols(const struct tensor *t)
+{
+    return t->n_dim > 1 ? MAX(t->dim[t->n_dim - 1], (int64_t)1) : 1;
+}
 int64_t model_n_tensor(const struct model *m);
 const struct tensor *model_tensor(const struct model *m, int64_t i);
 /* Elements of the arena and of a flat buffer: all tensors (a tied head once) and the gaps between

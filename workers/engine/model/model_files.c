@@ -42,6 +42,14 @@ static bool name_is_extra(const struct model *m, const char *name)
     return (tail && strcmp(tail, ".inv_freq") == 0) || (m->c.tied && strcmp(name, "lm_head.weight") == 0);
 }
 
+static const char *dims_print(char *out, size_t size, const int64_t *dim, int n)
+{
+    out[0] = 0;
+    for (int d = 0, len = 0; d < n && len < (int)size; d++)
+        len += snprintf(out + len, size - (size_t)len, "%s%" PRId64, d ? ", " : "", dim[d]);
+    return out;
+}
+
 /* Do the files have every tensor with its shape, and none that the model does not have? Only headers are read. */
 static bool tensors_check(const struct model *m, const struct shards *s, const char *dir, struct error *err)
 {
@@ -50,11 +58,14 @@ static bool tensors_check(const struct model *m, const struct shards *s, const c
         const struct st_tensor *f = file_tensor(&m->c, s, t->name);
         if (!f)
             return error_set(err, ERR_DATA, "'%s': tensor '%s' is missing", dir, t->name);
-        if (f->dtype == ST_OTHER || f->n_dim != t->n_dim || f->dim[0] != t->dim[0] || (t->n_dim == 2 && f->dim[1] != t->dim[1]))
-            return error_set(
-                err, ERR_DATA, "'%s': tensor '%s' must be float of (%" PRId64 "%s%.0" PRId64 "), it is %s of (%" PRId64 "%s%.0" PRId64 ")",
-                f->file, t->name, t->dim[0], t->n_dim == 2 ? ", " : "", t->dim[1], f->dtype == ST_OTHER ? "another type" : "float",
-                f->dim[0], f->n_dim > 1 ? ", " : "", (f->n_dim > 1 ? f->dim[1] : 0));
+        bool same = f->dtype != ST_OTHER && f->n_dim == t->n_dim;
+        for (int d = 0; same && d < t->n_dim; d++)
+            same = f->dim[d] == t->dim[d];
+        char want[80], got[80];
+        if (!same)
+            return error_set(err, ERR_DATA, "'%s': tensor '%s' must be float of (%s), it is %s of (%s)", f->file, t->name,
+                             dims_print(want, sizeof want, t->dim, t->n_dim), f->dtype == ST_OTHER ? "another type" : "float",
+                             dims_print(got, sizeof got, f->dim, f->n_dim));
     }
     for (int64_t i = 0; i < shards_n(s); i++) {
         char text[160];
@@ -204,7 +215,7 @@ bool model_save_copy(const struct model *m, const void *weights, const char *dir
         out[i] = (struct st_out){ .name = t->name,
                                   .dtype = m->dtype == DT_F32 ? ST_F32 : ST_BF16,
                                   .n_dim = t->n_dim,
-                                  .dim = { t->dim[0], t->dim[1] },
+                                  .dim = { t->dim[0], t->dim[1], t->dim[2] },
                                   .data = (const char *)weights + (size_t)t->offset * e };
     }
     for (int64_t k = 0, i = 0; k < n_shard; k++) {

@@ -10,10 +10,12 @@ struct layer_at {
     int64_t first;    // where the layer begins
     int64_t ln1, qkv, qkv_bias, q_norm, k_norm, o, o_bias, ln2, gate_up, gate_up_bias, down, down_bias;
     int64_t post1, post2;    // norms of what the attention half and the MLP half add
+    // AT_NONE: the layer has one MLP. Else gate_up is (experts, 2 I, d) and down (experts, d, I).
+    int64_t router;
 };
 /* Handles of the device on a layer's matrices. */
 struct layer_w {
-    struct weight *qkv, *o, *gate_up, *down;    // owned by the model
+    struct weight *qkv, *o, *gate_up, *down, *router;    // owned by the model; router NULL: one MLP
 };
 /* Memory that holds one piece of the weights at a time (bound.c). */
 struct piece_place {
@@ -103,6 +105,8 @@ static inline const void *model_at(const struct model *m, int64_t at)
 {
     return at == AT_NONE ? NULL : m->weights ? m->weights + (size_t)at * dtype_size(m->dtype) : bound_at(m, at);
 }
+/* ERR_UNSUPPORTED, with what to do, where c has experts. how: what they cannot be cut into. */
+MUST_USE bool experts_stay_whole(const struct model_config *c, const char *how, struct error *err);
 /* Where a part that follows n elements of the flat order begins. Parts are aligned to 256 bytes in
  * bf16 too, for vector loads and cuBLASLt. */
 static inline int64_t part_aligned(int64_t n)

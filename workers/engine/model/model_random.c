@@ -27,8 +27,9 @@ static double init_std(const struct model_config *c, const struct tensor *t)
         return strstr(t->name, "norm") && c->norm_form != NORM_GEMMA ? -1 : 0;
     if (strstr(t->name, "embed_tokens") || strstr(t->name, "lm_head"))
         return c->initializer_range;
-    double std = 1 / sqrt((double)t->dim[1]);
-    bool residual = strstr(t->name, "o_proj") || strstr(t->name, "down_proj");
+    double std = 1 / sqrt((double)tensor_cols(t));
+    bool residual = strstr(t->name, "o_proj") || strstr(t->name, "down_proj") || strstr(t->name, ".w2.")
+                    || strstr(t->name, "output_linear");
     return residual ? std / sqrt(2.0 * (double)c->n_layer) : std;    // GPT-2's scaling of residual outputs
 }
 

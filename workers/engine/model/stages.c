@@ -5,6 +5,8 @@
 
 bool stages_check(const struct model_config *c, int n, struct error *err)
 {
+    if (n > 1 && !experts_stay_whole(c, "cut into stages (pipeline_parallel_size)", err))
+        return false;
     int64_t most = MIN(c->n_layer, (int64_t)PIPELINE_STAGES_MAX);
     return (n >= 1 && n <= most)
            || error_set(err, ERR_UNSUPPORTED, "%" PRId64 " layers cannot be cut into %d stages%s; at most %" PRId64 " %s possible",

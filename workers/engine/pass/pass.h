@@ -64,6 +64,11 @@ void model_run_idle(struct model_run *r, bool (*idle)(void *ctx, struct error *e
 /* On a team (team.h), a run calls idle(ctx) for device q on the thread that drives it, also while
  * it waits for the team's other devices. */
 void model_run_idle_of(struct model_run *r, int q, bool (*idle)(void *ctx, struct error *err), void *ctx);
+/* For training a model with experts: load (n_layer, experts; host) is how many rows each expert has
+ * had in model_forward_train since the last clearing. It is there after device_sync. Neither does
+ * anything for other models. */
+MUST_USE bool model_run_load_get(struct model_run *r, int64_t *load, struct error *err);
+MUST_USE bool model_run_load_clear(struct model_run *r, struct error *err);
 /* Use another model of the same shape from now on (two copies of the weights, a frozen reference,
  * another adapter). */
 void model_run_bind(struct model_run *r, struct model *m);

@@ -43,7 +43,34 @@ static void *take(struct walk *w, int64_t n, size_t elem)
     return p;
 }
 
-static void layout_acts(struct walk *w, struct acts *a, const struct model_config *c, const struct run_limits *lim, size_t e, bool own_res1)
+/* Activations of an MLP of this width; with experts the rows' routes, too. */
+struct mlp {
+    int64_t width;
+    bool experts;
+};
+static struct mlp mlp_of(const struct model_config *c, int64_t l)
+{
+    bool sparse = config_is_sparse(c, l);
+    return (struct mlp){ sparse ? c->experts.k * c->experts.d_ff : c->d_ff, sparse };
+}
+/* What every layer can work in. */
+static struct mlp mlp_most(const struct model_config *c)
+{
+    return (struct mlp){ config_mlp_width(c), c->experts.n > 0 };
+}
+
+static void layout_routes(struct walk *w, struct routes *to, const struct model_config *c, int64_t n)
+{
+    to->logits = take(w, n * c->experts.n, 4);
+    to->weight = take(w, n * c->experts.k, 4);
+    to->expert = take(w, n * c->experts.k, 4);
+    to->first = take(w, c->experts.n + 1, 4);
+    to->row = take(w, n * c->experts.k, 4);
+    to->place = take(w, n * c->experts.k, 4);
+}
+
+static void layout_acts(struct walk *w, struct acts *a, const struct model_config *c, struct mlp mlp, const struct run_limits *lim,
+                        size_t e, bool own_res1)
 {
     int64_t n = lim->max_tok, q = c->n_head * c->d_head, qkv = q + 2 * c->n_kv_head * c->d_head;
     if (own_res1)
@@ -55,7 +82,9 @@ static void layout_acts(struct walk *w, struct acts *a, const struct model_confi
     a->lse = lim->train ? take(w, n * c->n_head, 4) : NULL;
     a->res2 = lim->train ? take(w, n * c->d_model, e) : a->res1;
     a->rstd2 = take(w, n, 4);
-    a->gu = take(w, n * 2 * c->d_ff, e);
+    a->gu = take(w, n * 2 * mlp.width, e);
+    if (mlp.experts)
+        layout_routes(w, &a->to, c, n);
     if (lim->train && c->norm_place != NORM_BEFORE) {
         a->half1 = take(w, n * c->d_model, e);
         a->half2 = take(w, n * c->d_model, e);
@@ -113,7 +142,7 @@ static void layout_seen(struct walk *w, const struct model_config *c, const stru
     struct walk in = { .base = act };
     *qkv = take(&in, lim->max_tok * (q + 2 * c->n_kv_head * c->d_head), e);
     *ao = take(&in, lim->max_tok * q, e);
-    if (in.used <= (size_t)(lim->max_tok * c->d_ff) * e)
+    if (in.used <= (size_t)(lim->max_tok * config_mlp_width(c)) * e)
         return;
     *qkv = take(w, lim->max_tok * (q + 2 * c->n_kv_head * c->d_head), e);
     *ao = take(w, lim->max_tok * q, e);
@@ -129,7 +158,12 @@ static void layout_bwd(struct walk *w, struct model_run *r, const struct model *
     r->dh = take(w, n * c->d_model, e);
     r->dao = take(w, n * q, e);
     r->dqkv = take(w, n * qkv, e);
-    r->dact = take(w, n * c->d_ff, e);
+    r->dact = take(w, n * config_mlp_width(c), e);
+    if (c->experts.n) {
+        r->dweight = take(w, n * c->experts.k, 4);
+        r->droute = take(w, n * c->experts.n, e);
+        r->load = take(w, c->n_layer * c->experts.n, sizeof *r->load);
+    }
     if (lim->shares)
         layout_seen(w, c, lim, e, r->dact, &r->seen_dqkv, &r->seen_dao);
     r->dhrow = m->own.head ? take(w, run_head_rows(m, lim) * c->d_model, e) : NULL;
@@ -179,13 +213,13 @@ static void layout_kept(struct walk *w, struct model_run *r, const struct model 
     for (int64_t l = m->own.first; l < m->own.end; l++) {
         struct acts a = *shared;
         if (own)
-            layout_acts(w, &a, c, lim, e, true);
+            layout_acts(w, &a, c, mlp_of(c, l), lim, e, true);
         else if (lim->train)
             a.res1 = take(w, n * c->d_model, e);
         bool more = own && lim->keep_more, norms = more && c->norm_place != NORM_AFTER;
         a.h1 = norms ? take(w, n * c->d_model, e) : r->h;
         a.h2 = norms ? take(w, n * c->d_model, e) : r->h;
-        a.act = more ? take(w, n * c->d_ff, e) : r->act;
+        a.act = more ? take(w, n * mlp_of(c, l).width, e) : r->act;
         if (r->layer)
             r->layer[l] = a;
     }
@@ -207,11 +241,13 @@ static void layout_layers(struct walk *w, struct model_run *r, const struct mode
     int64_t n = lim->max_tok;
     struct acts shared = { 0 };
     void *dedge = NULL;
-    r->act = take(w, n * c->d_ff, e);
+    r->act = take(w, n * config_mlp_width(c), e);
+    if (c->experts.n)
+        r->pairs = take(w, n * c->experts.k * c->d_model, e);
     if (lim->shares)
         layout_seen(w, c, lim, e, r->act, &r->seen_qkv, &r->seen_ao);
     if (!lim->train || lim->recompute_block)
-        layout_acts(w, &shared, c, lim, e, true);
+        layout_acts(w, &shared, c, mlp_most(c), lim, e, true);
     for (int k = 0; k < MAX(lim->n_set, 1); k++) {
         if (r->set)
             run_set_use(r, &r->set[k]);    // its host arrays
@@ -346,6 +382,8 @@ struct model_run *model_run_new(struct model *m, const struct run_limits *lim, s
     if (!r->mem)
         goto fail;
     layout(r, m, lim, r->mem);
+    if (r->load && !model_run_load_clear(r, err))
+        goto fail;
     if (!rope_tables(r, err) || (lim->train && !(r->done = mark_new(m->dev, err))))
         goto fail;
     return r;
@@ -397,6 +435,21 @@ void run_micro_use(struct model_run *r, int k)
     run_set_use(r, &r->set[k]);
     if (r->team)
         team_set_use(r, k);
+}
+
+static size_t load_bytes(const struct model_run *r)
+{
+    return (size_t)(r->m->c.n_layer * r->m->c.experts.n) * sizeof *r->load;
+}
+
+bool model_run_load_clear(struct model_run *r, struct error *err)
+{
+    return !r->load || OP(r->m->dev, err, mem_fill, .y = r->load, .size_bytes = load_bytes(r));
+}
+
+bool model_run_load_get(struct model_run *r, int64_t *load, struct error *err)
+{
+    return !r->load || mem_copy(r->m->dev, load, r->load, load_bytes(r), COPY_D2H, err);
 }
 
 void model_run_idle(struct model_run *r, bool (*idle)(void *ctx, struct error *err), void *ctx)

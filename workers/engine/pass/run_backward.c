@@ -5,6 +5,7 @@
  * computed: none of matrices, norms, biases, embedding and head, and the pass ends below the first layer. */
 #include "workers/engine/pass/lora_product.h"
 #include "workers/engine/model/model_impl.h"
+#include "workers/engine/model/products.h"
 #include "workers/engine/pass/run_impl.h"
 #include "workers/engine/pass/run_team.h"
 
@@ -19,10 +20,6 @@ static bool policy_coef(struct model_run *r, const struct token_loss *loss, int6
               .weight = h->weight + row0, .n = n, .form = loss->form);
 }
 
-static float *place_of(const struct grad_place *p, int64_t at)
-{
-    return p->at + (at - p->first);
-}
 /* Where the gradient of a norm or a bias goes; NULL where the model has no such part, or it is frozen. */
 static float *place_or_null(const struct model *m, const struct grad_place *p, int64_t at)
 {
@@ -59,13 +56,15 @@ static bool place_clear(const struct model *m, const struct grad_place *p, int64
 /* place_clear for a layer: everything except its matrices, or the whole adapter. */
 static bool layer_clear(const struct model *m, const struct grad_place *p, int64_t l, struct error *err)
 {
-    const struct layer_at *at = &m->at[l];
-    int64_t d = m->c.d_model, q = m->c.n_head * m->c.d_head, kv = m->c.n_kv_head * m->c.d_head, first, n = model_piece(m, p->piece, &first);
-    if (m->lora)
-        return place_clear(m, p, first, first + n, err);
-    return place_clear(m, p, first, at->qkv, err) && place_clear(m, p, at->qkv + (q + 2 * kv) * d, at->o, err)
-           && place_clear(m, p, at->o + d * q, at->gate_up, err) && place_clear(m, p, at->gate_up + 2 * m->c.d_ff * d, at->down, err)
-           && place_clear(m, p, at->down + d * m->c.d_ff, first + n, err);
+    struct model_product matrix[LAYER_PRODUCTS];
+    int64_t first, n = model_piece(m, p->piece, &first), from = first;
+    int n_matrix = m->lora ? 0 : layer_products(m, &m->at[l], matrix);
+    for (int i = 0; i < n_matrix; i++) {
+        if (!place_clear(m, p, from, matrix[i].at, err))
+            return false;
+        from = matrix[i].at + matrix[i].kind.n_out * matrix[i].kind.n_in * MAX(matrix[i].n_group, (int64_t)1);
+    }
+    return place_clear(m, p, from, first + n, err);
 }
 
 /* Add dhead to the gradient of the head's weight. */
@@ -274,34 +273,41 @@ static bool half_bwd(struct model_run *r, const void *half, int64_t post, const 
                  .w = model_at(m, post), .rstd = rstd, .n = r->n_tok, .d = m->c.d_model, .form = m->c.norm_form, .dtype = m->dtype);
 }
 
+/* The backward pass of what a half block begins with: a product, or the router and the experts. */
+static bool half_first_bwd(struct model_run *r, const struct acts *a, int64_t l, enum product which, const struct grad_place *grad,
+                           void *dx, const void *dy, const void *x, bool accumulate, struct error *err)
+{
+    if (which != PRODUCT_GATE_UP || r->m->at[l].router == AT_NONE)
+        return product_bwd(r, l, which, grad, dx, dy, x, accumulate, err);
+    BUG_IF(accumulate, "experts that read the stream without a norm");
+    return experts_input_bwd(r, a, l, grad, dx, x, err);
+}
+
 /* A half's first product, and the norm before it if there is one: dres, the gradient by what the half is added to, becomes that by the
  * stream x, which the half reads. dy is the gradient by the product's output. */
-static bool half_input_bwd(struct model_run *r, int64_t l, enum product which, int64_t ln, const void *x, void *h, const float *rstd,
-                           const void *dy, const struct grad_place *grad, struct error *err)
+static bool half_input_bwd(struct model_run *r, const struct acts *a, int64_t l, enum product which, int64_t ln, const void *x, void *h,
+                           const float *rstd, const void *dy, const struct grad_place *grad, struct error *err)
 {
     const struct model *m = r->m;
     int64_t n = r->n_tok, d = m->c.d_model;
     if (ln == AT_NONE)
-        return product_bwd(r, l, which, grad, r->dres, dy, x, true, err);
+        return half_first_bwd(r, a, l, which, grad, r->dres, dy, x, true, err);
     return (h != r->h
             || OP(m->dev, err, rmsnorm_fwd, .y = h, .x = x, .w = model_at(m, ln), .n = n, .d = d, .eps = stream_eps(&m->c),
                   .form = m->c.norm_form, .dtype = m->dtype))
-           && product_bwd(r, l, which, grad, r->dh, dy, h, false, err)
+           && half_first_bwd(r, a, l, which, grad, r->dh, dy, h, false, err)
            && OP(m->dev, err, rmsnorm_bwd, .dx = r->dres, .dw = place_or_null(m, grad, ln), .dy = r->dh, .dadd = r->dres, .x = x,
                  .w = model_at(m, ln), .rstd = rstd, .n = n, .d = d, .form = m->c.norm_form, .dtype = m->dtype);
 }
 
-/* Second half of a block: dres is the gradient by its output and becomes the gradient by res2. */
-static bool mlp_bwd(struct model_run *r, const struct acts *a, int64_t l, const struct grad_place *grad, struct error *err)
+/* The gradient by gate and up into a->gu, of dy by the MLP's output; and that by the last product's matrix. */
+static bool down_bwd(struct model_run *r, const struct acts *a, int64_t l, const struct grad_place *grad, const void *dy, struct error *err)
 {
     bool ok = false;
     struct model *m = r->m;
     struct device *dev = m->dev;
-    const struct layer_at *at = &m->at[l];
     int64_t n = r->n_tok, f = m->c.d_ff;
     enum dtype t = m->dtype;
-    const void *dy;
-    TRY(half_bwd(r, a->half2, at->post2, a->rstd_post2, grad, &dy, err));
     if (m->lora) {    // the adapter adds to dact, and needs act for it
         TRY(a->act != r->act || OP(dev, err, swiglu_fwd, .y = r->act, .gu = a->gu, .n = n, .f = f, .act = m->c.act, .dtype = t));
         TRY(product_bwd(r, l, PRODUCT_DOWN, grad, r->dact, dy, a->act, false, err));
@@ -311,7 +317,20 @@ static bool mlp_bwd(struct model_run *r, const struct acts *a, int64_t l, const 
     TRY(OP(dev, err, swiglu_bwd, .dgu = a->gu, .y = m->lora || a->act != r->act ? NULL : r->act, .dy = r->dact, .gu = a->gu, .n = n, .f = f,
            .act = m->c.act, .dtype = t));
     TRY(m->lora || product_bwd_w(r, l, PRODUCT_DOWN, grad, dy, a->act, err));
-    TRY(half_input_bwd(r, l, PRODUCT_GATE_UP, at->ln2, a->res2, a->h2, a->rstd2, a->gu, grad, err));
+    ok = true;
+out:
+    return ok;
+}
+
+/* Second half of a block: dres is the gradient by its output and becomes the gradient by res2. */
+static bool mlp_bwd(struct model_run *r, const struct acts *a, int64_t l, const struct grad_place *grad, struct error *err)
+{
+    bool ok = false;
+    const struct layer_at *at = &r->m->at[l];
+    const void *dy;
+    TRY(half_bwd(r, a->half2, at->post2, a->rstd_post2, grad, &dy, err));
+    TRY(at->router == AT_NONE ? down_bwd(r, a, l, grad, dy, err) : experts_bwd(r, a, l, grad, dy, err));
+    TRY(half_input_bwd(r, a, l, PRODUCT_GATE_UP, at->ln2, a->res2, a->h2, a->rstd2, a->gu, grad, err));
     ok = true;
 out:
     return ok;
@@ -349,7 +368,7 @@ static bool attn_half_bwd(struct model_run *r, const struct acts *a, int64_t l, 
     TRY(attn_packed_bwd(r, a, l, err));
     TRY(rotation_bwd(r, a, l, grad, err));
     TRY(!m->c.qk_norm_wide || qk_norm_wide_bwd(r, a, l, grad, err));
-    TRY(half_input_bwd(r, l, PRODUCT_QKV, at->ln1, a->res1, a->h1, a->rstd1, r->dqkv, grad, err));
+    TRY(half_input_bwd(r, a, l, PRODUCT_QKV, at->ln1, a->res1, a->h1, a->rstd1, r->dqkv, grad, err));
     ok = true;
 out:
     return ok;

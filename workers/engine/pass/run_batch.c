@@ -139,6 +139,6 @@ bool model_forward_train(struct model_run *r, const struct model_batch *b, struc
     BUG_IF(!r->lim.train || !r->m->for_bwd || r->stages, "this run or its weights were not made for training");
     if (!run_batch_put(r, b, err))
         return false;
-    struct pass p = { .n = b->n_tok, .token = r->token, .pos = r->pos };
+    struct pass p = { .n = b->n_tok, .token = r->token, .pos = r->pos, .counts = true };
     return run_forward(r, &p, err);
 }

@@ -13,6 +13,10 @@ struct grad_place {
     int64_t first;
     int piece;
 };
+static inline float *place_of(const struct grad_place *p, int64_t at)
+{
+    return p->at + (at - p->first);
+}
 /* Where the gradient of the head's weight goes, from one chunk of rows to the next. */
 struct head_grad {
     struct grad_place to;    // the head's piece; used with own
@@ -24,20 +28,26 @@ struct head_grad {
     bool empty;              // sum may hold anything now and is written over
     int64_t clear_from;      // where in the flat order the part of the piece begins that is added to
 };
+/* Where the rows of a layer with experts go: what the router says, and the list of (row, expert) pairs. */
+struct routes {
+    float *logits, *weight;                   // (max_tok, experts), (max_tok, k)
+    int32_t *expert, *first, *row, *place;    // (max_tok, k), (experts + 1), (max_tok k), (max_tok, k): of group_rows
+};
 /* Activations that one layer keeps; device. */
 struct acts {
     void *res1;      // (max_tok, d) residual stream before the block
     float *rstd1;    // (max_tok) of its norm
     // (max_tok, qkv) before q/k norm and RoPE; the same memory as qkv if not needed
     void *qkv_in;
-    void *qkv;        // (max_tok, qkv)
-    void *ao;         // (max_tok, q) attention output
-    float *lse;       // (max_tok, n_head)
-    void *res2;       // (max_tok, d) residual stream between the two halves
-    float *rstd2;     // (max_tok) of its norm
-    void *gu;         // (max_tok, 2 ff)
-    void *h1, *h2;    // (max_tok, d) output of the halves' norms; the run's h where it is not kept
-    void *act;        // (max_tok, ff) SwiGLU's product; the run's act where it is not kept
+    void *qkv;           // (max_tok, qkv)
+    void *ao;            // (max_tok, q) attention output
+    float *lse;          // (max_tok, n_head)
+    void *res2;          // (max_tok, d) residual stream between the two halves
+    float *rstd2;        // (max_tok) of its norm
+    void *gu;            // (max_tok, 2 ff); in a layer with experts a row for each pair
+    struct routes to;    // of a layer with experts; else NULL
+    void *h1, *h2;       // (max_tok, d) output of the halves' norms; the run's h where it is not kept
+    void *act;           // (max_tok, ff) SwiGLU's product; the run's act where it is not kept
     // (max_tok, d) input of the norms after the halves; NULL: there are none, or it is not kept.
     void *half1, *half2;
     float *rstd_post1, *rstd_post2;    // (max_tok) of those norms
@@ -105,6 +115,11 @@ struct model_run {
     float *logits;         // (head_max, vocab)
     void *dlogits;         // (head_max, vocab) of dtype; in fp32 the memory of logits
     struct lora_scratch lora;
+    // Only of a model with experts:
+    void *pairs;       // (max_tok k, d) rows for their experts, and what these give
+    float *dweight;    // (max_tok, k) gradients by the weights of what they give
+    void *droute;      // (max_tok, experts) gradients by the router's logits
+    int64_t *load;     // (n_layer, experts) rows of each in forward passes that were trained on; NULL: not counted
     // (vocab, d) gradient of the head's weight if it comes in several parts; or NULL
     float *dhead;
     float *leaf;     // (own parts of a sum)(max_tok, d) of a backward sum in parts; or NULL
@@ -161,6 +176,7 @@ struct pass {
     // do.
     const int32_t *wanted;
     int64_t n_wanted;
+    bool counts;    // rows of each expert are added to r->load
 };
 
 /* ---- run.c */
@@ -239,6 +255,17 @@ struct linear linear_of(const struct model *m, int64_t l, enum product which);
 MUST_USE bool block_fwd(struct model_run *r, const struct acts *a, int64_t l, const struct pass *p, struct error *err);
 /* Run the whole stack up to the last norm, r->hf. */
 MUST_USE bool run_forward(struct model_run *r, const struct pass *p, struct error *err);
+
+/* ---- run_experts.c */
+/* A layer's experts, from x (n, d) to y; and what the backward pass takes of it stays in a. */
+MUST_USE bool experts_fwd(struct model_run *r, const struct acts *a, int64_t l, const struct pass *p, void *y, const void *x,
+                          struct error *err);
+/* The gradient by gate and up of each pair into a->gu, of dy (n, d); the gradients by the last product's matrices; and r->dweight. */
+MUST_USE bool experts_bwd(struct model_run *r, const struct acts *a, int64_t l, const struct grad_place *grad, const void *dy,
+                          struct error *err);
+/* The rest: dx (n, d) from a->gu and r->dweight, and the gradients by the other matrices and the router, which read x. */
+MUST_USE bool experts_input_bwd(struct model_run *r, const struct acts *a, int64_t l, const struct grad_place *grad, void *dx,
+                                const void *x, struct error *err);
 
 /* ---- run_sums.c */
 /* Are backward sums of this product cut in parts? Otherwise the device adds in its own order. */

@@ -248,7 +248,7 @@ bool step_probe(struct step_cost *out, const struct model_config *c, struct devi
     small.n_layer = 2;
     if (!model_probe(&small, dev, dtype, load, cpu ? limit_s : limit_s / 2, &two, err))
         return false;
-    double weights = (double)config_n_product(c) / (double)config_n_product(&small);
+    double weights = (double)config_n_active(c) / (double)config_n_active(&small);
     if (cpu) {    // time goes by products there, so the weights in them say more than a difference of two times
         *out = (struct step_cost){ two.decode_s * weights, two.prefill_s * weights, two.train_s * weights, two.spread };
         return true;

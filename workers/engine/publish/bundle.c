@@ -25,7 +25,7 @@ bool bundle_of_model(struct bundle *b, const struct model *m, struct error *err)
         const struct tensor *t = model_tensor(m, i);
         b->tensor[i] = (struct bundle_tensor){ .at = (size_t)t->offset * e,
                                                .size_bytes = (size_t)t->n_elem * e,
-                                               .row_bytes = (size_t)MAX(t->dim[1], (int64_t)1) * e };
+                                               .row_bytes = (size_t)tensor_cols(t) * e };
         memcpy(b->tensor[i].name, t->name, sizeof t->name);
     }
     return true;

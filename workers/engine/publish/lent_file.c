@@ -81,7 +81,10 @@ static void torch_device(char *out, size_t size, const struct device *dev)
 
 static json_t *shape_json(const struct tensor *t)
 {
-    return t->n_dim > 1 ? json_pack("[I, I]", (json_int_t)t->dim[0], (json_int_t)t->dim[1]) : json_pack("[I]", (json_int_t)t->dim[0]);
+    json_t *shape = json_array();
+    for (int d = 0; d < t->n_dim; d++)
+        json_array_append_new(shape, json_integer((json_int_t)t->dim[d]));
+    return shape;
 }
 
 static json_t *tensor_json(const struct model *m, const struct tensor *t, const char *handle)
@@ -90,7 +93,9 @@ static json_t *tensor_json(const struct model *m, const struct tensor *t, const 
     char event[128], counter[64];
     base64_print(event, none, sizeof none);
     base64_print(counter, (const uint8_t *)NO_COUNTER, strlen(NO_COUNTER));
-    json_t *stride = t->n_dim > 1 ? json_pack("[I, i]", (json_int_t)t->dim[1], 1) : json_pack("[i]", 1);
+    json_t *stride = json_array();
+    for (int64_t d = t->n_dim - 1, step = 1; d >= 0; step *= t->dim[d--])
+        json_array_insert_new(stride, 0, json_integer((json_int_t)step));
     return json_pack("{s:i, s:s, s:I, s:i, s:s, s:i, s:s, s:b, s:I, s:o, s:o, s:s}", "device_index", model_device(m)->index,
                      "ipc_handle_b64", handle, "storage_size", (json_int_t)model_weight_bytes(m), "storage_offset_orig", 0,
                      "ref_counter_handle_b64", counter, "ref_counter_offset", 0, "event_handle_b64", event, "event_sync_required", 0,

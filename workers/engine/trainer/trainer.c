@@ -135,6 +135,13 @@ struct trainer *trainer_new(struct model *model, struct model *ref, const struct
         error_set(err, ERR_USAGE, "only the optimizer adamw keeps its state in host memory");
         return NULL;
     }
+    for (int64_t i = 0; s->optimizer == OPTIMIZER_ADAFACTOR && i < model_n_tensor(model); i++)
+        if (model_tensor(model, i)->n_dim > 2) {
+            error_set(err, ERR_UNSUPPORTED,
+                      "adafactor has no moments for '%s', which holds all experts in one tensor; take adamw or adamw_8bit",
+                      model_tensor(model, i)->name);
+            return NULL;
+        }
     struct trainer *t = calloc(1, sizeof *t);
     if (!t) {
         error_set(err, ERR_NO_MEMORY, "no memory for a trainer");
