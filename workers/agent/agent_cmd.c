@@ -117,6 +117,7 @@ static void question_came(struct agent *a, struct request *r, const struct msg_i
 }
 
 /* What is not here is not for the agent. A handler takes the request. */
+// clang-format off
 static void (*const handlers[MSG_TYPE_COUNT])(struct agent *a, struct request *r, const struct msg_in *in) = {
     [MSG_HEARTBEAT] = heartbeat_came,
     [MSG_PUBLISH] = publish_came,
@@ -128,6 +129,7 @@ static void (*const handlers[MSG_TYPE_COUNT])(struct agent *a, struct request *r
     [MSG_ROLLOUTS] = question_came,
     [MSG_CHECKPOINTS] = question_came,
 };
+// clang-format on
 
 static void request_dispatch(struct agent *a, struct net_event *ev)
 {

@@ -19,6 +19,7 @@
 #define LOOK_MS 1000                           // whether our place is still ours
 
 /* What is not here is not for the controller. A handler takes the request. */
+// clang-format off
 static void (*const handlers[MSG_TYPE_COUNT])(struct controller *c, struct request *r, const struct msg_in *in) = {
     [MSG_WORK] = work_asked,
     [MSG_GROUP] = group_came,
@@ -35,6 +36,7 @@ static void (*const handlers[MSG_TYPE_COUNT])(struct controller *c, struct reque
     [MSG_STATUS] = status_asked,
     [MSG_PUBLISH] = event_told,
 };
+// clang-format on
 
 static void request_dispatch(struct controller *c, struct net_event *ev)
 {

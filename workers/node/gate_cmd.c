@@ -118,6 +118,7 @@ static void command_came(struct gate *g, struct net_event *ev, const struct msg_
 }
 
 /* What is not here is not for the gate; nodes do not evaluate. A handler takes the request. */
+// clang-format off
 static void (*const handlers[MSG_TYPE_COUNT])(struct gate *g, struct net_event *ev, const struct msg_in *in, const char *lent) = {
     [MSG_JOIN] = join_came,
     [MSG_NODE] = node_came,
@@ -137,6 +138,7 @@ static void (*const handlers[MSG_TYPE_COUNT])(struct gate *g, struct net_event *
     [MSG_CHECKPOINTS] = question_came,
     [MSG_COMMAND] = command_came,
 };
+// clang-format on
 
 static void request_of_node(struct gate *g, struct net_event *ev)
 {

@@ -135,6 +135,7 @@ static void command_came(struct uplink *u, struct net_event *ev, const struct ms
 }
 
 /* What is not here is not for a node. A handler takes the request. */
+// clang-format off
 static void (*const handlers[MSG_TYPE_COUNT])(struct uplink *u, struct net_event *ev, const struct msg_in *in) = {
     [MSG_WORK] = work_asked,
     [MSG_GROUP] = result_came,
@@ -149,6 +150,7 @@ static void (*const handlers[MSG_TYPE_COUNT])(struct uplink *u, struct net_event
     [MSG_COMMAND] = command_came,
     [MSG_PUBLISH] = publish_pass,
 };
+// clang-format on
 
 static void request_came(struct uplink *u, struct net_event *ev)
 {
