@@ -29,6 +29,11 @@ class Experts(RunCase):
         self.assertEqual((code, last.get("event"), last.get("step")), (0, "finished", STEPS), run.logs())
         return run.weights(STEPS), run.ledger()
 
+    def export(self, run):
+        done = subprocess.run([ROLLCALL, "export", "jsonl", run.dir], capture_output=True, text=True, timeout=LIMIT)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout.splitlines()
+
     def test_one_device_and_two_and_a_killed_run_end_with_the_same_bytes(self):
         want = self.finish(self.start("--max-steps", str(STEPS), **ONE))
         first = self.start("--max-steps", str(STEPS), **TWO)
@@ -38,6 +43,10 @@ class Experts(RunCase):
         again = Run(self.task, name, resume=True)
         self.addCleanup(again.kill)
         self.assertEqual(self.finish(again), want)
+        for row in (json.loads(line)["metrics"] for line in self.export(again)):    # 8 experts, 2 of which a row chooses
+            self.assertTrue(1 / 8 <= row["experts/busiest_share"] <= 1 / 2, row)
+            self.assertTrue(0 <= row["experts/idle_share"] <= 6 / 8, row)
+            self.assertTrue(1 / 3 <= row["experts/load_entropy"] <= 1, row)
         path = os.path.join(again.dir, f"checkpoints/step-{STEPS:06d}")
         with open(os.path.join(path, "config.json")) as f:
             config = json.load(f)

@@ -469,6 +469,40 @@ static void item_sums(const struct trainer *t, const struct item *it, int64_t ro
     s->age_max = fmax(s->age_max, age);
 }
 
+/* How a layer's rows are spread over its n experts, load each. */
+static void layer_load_add(const int64_t *load, int64_t n, struct trainer_sums *s)
+{
+    int64_t sum = 0, most = 0, n_idle = 0;
+    double entropy = 0;
+    for (int64_t e = 0; e < n; e++) {
+        sum += load[e];
+        most = MAX(most, load[e]);
+        n_idle += load[e] == 0;
+    }
+    for (int64_t e = 0; e < n; e++) {
+        double share = (double)load[e] / (double)sum;
+        entropy -= load[e] ? share * log(share) : 0;
+    }
+    s->n_expert_layer++;
+    s->expert_busiest += (double)most / (double)sum;
+    s->expert_idle += (double)n_idle / (double)n;
+    s->expert_entropy += n > 1 ? entropy / log((double)n) : 1;
+}
+
+/* What the forward pass of a micro-batch has counted; the next one counts from 0. */
+static bool loads_add(struct trainer *t, struct model_run *run, struct trainer_sums *s, struct error *err)
+{
+    const struct model_config *c = model_config(t->m);
+    if (!t->load)
+        return true;
+    if (!model_run_load_get(run, t->load, err) || !device_sync(t->dev, err) || !model_run_load_clear(run, err))
+        return false;
+    for (int64_t l = 0; l < c->n_layer; l++)
+        if (config_is_sparse(c, l))
+            layer_load_add(t->load + l * c->experts.n, c->experts.n, s);
+    return true;
+}
+
 bool micro_finish(struct trainer *t, struct model_run *run, const struct model_grad *to, const struct trainer_hyper *h,
                   struct trainer_sums *s, struct error *err)
 {
@@ -508,7 +542,7 @@ bool micro_finish(struct trainer *t, struct model_run *run, const struct model_g
     s->n_micro++;
     s->n_packed_tok += (double)(mb->n_tok + n_shared);
     s->n_shared_tok += (double)n_shared;
-    return true;
+    return loads_add(t, run, s, err);
 }
 
 void micro_pack_loss(struct trainer *t, const struct trainer_hyper *h, int64_t k)
@@ -533,7 +567,7 @@ bool micro_none_finish(struct trainer *t, struct model_run *run, const struct mo
 {
     struct micro *mb = &t->mb;
     struct token_loss l = { .target = mb->target, .temperature = mb->temperature, .coef = mb->coef, .logp = mb->logp };
-    return model_backward(run, &l, to, err);
+    return model_backward(run, &l, to, err) && model_run_load_clear(run, err);    // its token is in no count
 }
 
 bool trainer_micros(struct trainer *t, const struct trainer_hyper *h, const struct micro_series *of, struct trainer_sums *part,

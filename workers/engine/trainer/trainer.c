@@ -155,7 +155,12 @@ struct trainer *trainer_new(struct model *model, struct model *ref, const struct
     t->set.n_rank = MAX(s->n_rank, 1);
     t->own_master = model_dtype(model) != DT_F32;
     struct run_limits limits;
+    const struct model_config *c = model_config(model);
     limits_make(&limits, s);
+    if (c->experts.n && !(t->load = calloc((size_t)(c->n_layer * c->experts.n), sizeof *t->load))) {
+        error_set(err, ERR_NO_MEMORY, "no memory to count the rows of %" PRId64 " experts", c->experts.n);
+        goto fail;
+    }
     if (!trainer_weights_place(model, &t->set, err))    // before anything knows where the weights lie
         goto fail;
     if (!micro_new(&t->mb, &t->mb_mem, s->token_budget_max, err) || !pipelined_new(t, err) || !(t->run = model_run_new(model, &limits, err))
@@ -189,6 +194,7 @@ void trainer_free(struct trainer *t)
     free(t->order);
     free(t->first);
     free(t->rows);
+    free(t->load);
     free(t->packed);
     free(t->adv);
     free(t->ref_logp);

@@ -108,6 +108,11 @@ struct trainer_sums {
     double n_packed_tok;    // prompt and completion tokens of the samples run
     double n_shared_tok;    // prompt tokens that were computed with another sample of the group
     double n_micro;         // micro-batches
+    // Sums over micro-batches and layers with experts, of which there are n_expert_layer:
+    double n_expert_layer;
+    double expert_busiest;    // largest share of the rows that one expert has
+    double expert_idle;       // share of the experts that have none
+    double expert_entropy;    // of the rows over the experts, divided by the logarithm of their number
 };
 void trainer_sums_merge(struct trainer_sums *sum, const struct trainer_sums *part);
 

@@ -93,6 +93,7 @@ struct trainer {
     int64_t n_micro;               // micro-batches with active items
     int64_t n_reference;           // the first n_reference run under the reference
     int64_t *rows;                 // (cap_item) for the cut
+    int64_t *load;                 // (n_layer, experts) rows of each expert in a micro-batch; NULL: the model has none
     const struct item **packed;    // (cap_item) the items of the micro-batch, by sequence
     double *adv;                   // (cap_item) advantages of one group
     // The last micro-batch whose log-probs were looked at had samples beyond skip_threshold. It

@@ -117,6 +117,9 @@ void trainer_metrics_make(double *metric, const struct trainer_sums *sums, const
     metric[M_RHO_MASKED] = corrected ? sums->rho.n_masked / sums->rho.n_tok : NAN;
     metric[M_SAMPLER_TRAINER_DIFF] = sums->n_known_tok > 0 ? sums->logp_diff_max : NAN;
     metric[M_AGE_MEAN] = sums->age / sums->n_sample;
+    metric[M_EXPERT_BUSIEST] = sums->n_expert_layer > 0 ? sums->expert_busiest / sums->n_expert_layer : NAN;
+    metric[M_EXPERT_IDLE] = sums->n_expert_layer > 0 ? sums->expert_idle / sums->n_expert_layer : NAN;
+    metric[M_EXPERT_ENTROPY] = sums->n_expert_layer > 0 ? sums->expert_entropy / sums->n_expert_layer : NAN;
     metric[M_AGE_MAX] = sums->n_sample > 0 ? sums->age_max : NAN;
 }
 
