@@ -5,11 +5,11 @@ set -euo pipefail
 arch=$1 jobs=$2
 to=/opt/static here=/usr/lib/x86_64-linux-gnu
 export PATH=/opt/py/bin:$PATH PIP_CERT=/etc/ssl/certs/ca-certificates.crt PIP_DISABLE_PIP_VERSION_CHECK=1
-packages=(libflint-dev libgmp-dev libjansson-dev libmpfr-dev libncurses-dev libsnappy-dev libsqlite3-dev libzstd-dev zlib1g-dev
+packages=(libgmp-dev libjansson-dev libmpfr-dev libncurses-dev libsnappy-dev libsqlite3-dev libzstd-dev zlib1g-dev
     libseccomp-dev libmsgpack-dev)    # these have the code to link in
-# Of the newer suite: libfyaml is not in this one, Arb is a shared library alone, the Unicode tables of utf8proc and PCRE2 are those that
-# the tokenizers were compared with, and the TLS libraries are still mended.
-sources=(libfyaml nng mbedtls openssl curl utf8proc pcre2 flint-arb)
+# Of the newer suite: libfyaml is not in this one, Arb is a shared library alone and the newer one wants a newer FLINT, the Unicode tables of
+# utf8proc and PCRE2 are those that the tokenizers were compared with, and the TLS libraries are still mended.
+sources=(libfyaml nng mbedtls openssl curl utf8proc pcre2 flint flint-arb)
 
 if [ ! -x /opt/py/bin/auditwheel ]; then
     apt-get update -qq
@@ -26,13 +26,13 @@ done
 mkdir -p /opt/src $to
 cd /opt/src
 for name in "${sources[@]}"; do
-    ls -d "$name"-*/ >/dev/null 2>&1 || apt-get source -qq --only-source "$name" 2>&1 | tail -n 1
+    ls -d "$name"-[0-9]*/ >/dev/null 2>&1 || apt-get source -qq --only-source "$name" 2>&1 | tail -n 1
 done
 export CFLAGS='-O2 -g0 -fPIC'
 by_cmake() {
     local name=$1
     shift
-    cmake -S /opt/src/"$name"-*/ -B "/opt/work/$name" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX=$to -DCMAKE_PREFIX_PATH=$to \
+    cmake -S /opt/src/"$name"-[0-9]*/ -B "/opt/work/$name" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX=$to -DCMAKE_PREFIX_PATH=$to \
         -DCMAKE_INSTALL_LIBDIR=lib -DBUILD_SHARED_LIBS=OFF "$@" >/dev/null
     cmake --build "/opt/work/$name" -j "$jobs" --target install >/dev/null
 }
@@ -46,9 +46,15 @@ built fyaml || (
     ./configure --prefix=$to --disable-shared --disable-network >/dev/null
     make -j "$jobs" install >/dev/null
 )
+built flint || (
+    cd flint-[0-9]*/
+    ./configure --prefix=$to --disable-shared --with-gmp=/usr --with-mpfr=/usr CFLAGS='-O2 -fPIC -ansi -pedantic -funroll-loops' >/dev/null
+    make -j "$jobs" library >/dev/null
+    make install >/dev/null
+)
 built arb || (
-    cd flint-arb-*/
-    ./configure --prefix=$to --disable-shared >/dev/null
+    cd flint-arb-[0-9]*/
+    ./configure --prefix=$to --disable-shared --with-flint=$to >/dev/null
     make -j "$jobs" library >/dev/null
     make install >/dev/null
 )
@@ -85,7 +91,7 @@ cd /src
 [ -e build/starter/config.json ] || ROLLCALL=/opt/build/rollcall examples/make_starter.sh
 mkdir -p /opt/licenses
 for name in "${packages[@]}"; do cp "/usr/share/doc/$name/copyright" "/opt/licenses/${name%-dev}.txt"; done
-for name in "${sources[@]}"; do cp /opt/src/"$name"-*/debian/copyright "/opt/licenses/$name.txt"; done
+for name in "${sources[@]}"; do cp /opt/src/"$name"-[0-9]*/debian/copyright "/opt/licenses/$name.txt"; done
 glibc=$(objdump -T /opt/stage/bin/rollcall $(find /opt/stage/lib -name '*.so') | grep -o 'GLIBC_2\.[0-9]*' | sort -t. -k2 -n | tail -n 1)
 rm -f build/wheel/rollcall-*.whl
 python3 examples/wheel/pack.py /opt/stage build/wheel --glibc "${glibc#GLIBC_}" --starter build/starter --data build/data --licenses /opt/licenses \
