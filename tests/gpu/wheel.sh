@@ -77,6 +77,7 @@ if [ -n "${MODEL:-}" ]; then
         "$MODEL" "$DATA" >run.yaml
     words=(run.yaml)
 fi
+: >out.jsonl
 rollcall train "${words[@]}" --devices "${DEVICE:-cuda:0}" --batch --format jsonl --max_steps 2 --eval_interval 0 --save_interval 0 >out.jsonl 2>err.txt &
 pid=$!
 first=''
