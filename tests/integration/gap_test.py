@@ -1,4 +1,4 @@
-"""tags: limit=600 asan
+"""tags: limit=600 long-asan
 
 The gap at the end of a rollout step (fill_gap): the next version and its items come in beside what is still in work. The run's bytes are
 those of a run that waits, whatever happens in the meantime, and it does come in.

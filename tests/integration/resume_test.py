@@ -1,4 +1,4 @@
-"""tags: asan limit=900
+"""tags: long-asan limit=900
 
 Train 20 steps; train 10, kill -9 everything, resume, train 10 more: the same bytes. And what a setting given at resume means."""
 import contextlib
