@@ -19,7 +19,7 @@ LIVE = dict(
     max_new_tokens="11", kl_coeff="0", clip_eps_low="0.1", clip_eps_high="0.3", loss_variation="token_level", filter_range="[0, 1]",
     filter_truncated_response="true", filter_no_spread="true", rho_clamp="[0, 3]", rho_mask="[0.1, 10]", skip_threshold="30", learning_rate="0.002", lr_schedule="linear", lr_min_ratio="0.2",
     warmup_steps="3", weight_decay="0.02", max_norm="2", eval_interval="1000", eval_temperature="0.3", eval_top_p="0.9", eval_max_new_tokens="9", eval_at_end="false",
-    ref_update_steps="7", ref_update_alpha="0.5",
+    ref_update_steps="7", ref_update_alpha="0.5", curriculum_pass_rate="0.7", curriculum_easier_rate="0.1", curriculum_groups="32",
     save_interval="50", save_at_end="false", keep_checkpoints="5", rollout_log_interval="7", slow_s="4", stuck_s="40", restart_stuck_s="300",
     waste_alert="100", waste_limit="10000000")
 

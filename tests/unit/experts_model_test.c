@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
+#include <inttypes.h>
 #include "protocol/base/file.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/model/stages.h"
@@ -32,7 +33,7 @@ static void parameters_are_counted_whole_and_active(UNUSED void **state)
             sum += model_tensor(m, t)->n_elem;
         assert_int_equal(config_n_param(c), sum);
         if (!(sum > 0.99 * all[i] && sum < 1.01 * all[i]))
-            fail_msg("%s has %lld parameters", shapes[i], (long long)sum);
+            fail_msg("%s has %" PRId64 " parameters", shapes[i], sum);
         double n = (double)config_n_active(c);
         if (!(n > 0.97 * active[i] && n < 1.03 * active[i]) || !(config_flops(c, 0) == 2 * n))
             fail_msg("%s: %g take part for a token", shapes[i], n);
