@@ -40,17 +40,23 @@ class Rewind(RunCase):
         run.wait_step(step + 3)
         return step
 
+    def rollbacks(self, run):
+        """How many it was sent."""
+        return self.query(run, "select count(*) from event where kind = 'command' and text like 'back at step %'")[0][0]
+
     def goes_back(self, last, **settings):
         """Two runs alike of this many steps, one of which is ruined and goes back: they must end with the same bytes."""
         calm, run = (self.start("--max-steps", str(last), **settings) for _ in range(2))
         made = self.ruin(run)
         to = max(s for s in self.kept(run) if s <= made)
         undoes = rf"\d+ steps, learning_rate {LR:g} -> {1000 * LR:g} \(step {made}\)"
+        before = self.rollbacks(run)
         code, _, said = run.ctl_on_terminal("n\n", "rollback", "change")
         self.assertRegex(said, rf"to step {to}, undoing {undoes}")
         self.assertEqual(code, 1)
-        self.assertEqual(self.status(run)["incarnation"], 1)    # nothing was sent
+        self.assertEqual(self.rollbacks(run), before)    # nothing was sent
         self.assertRegex(self.ok(run, "rollback", "change"), rf"^back at step {to}; undone: {undoes}")
+        self.assertEqual(self.rollbacks(run), before + 1)
         self.assertEqual(self.status(run)["knobs"]["learning_rate"], LR)
         self.assertEqual(run.wait()[0], 0, run.logs())
         self.assertEqual(calm.wait()[0], 0, calm.logs())
