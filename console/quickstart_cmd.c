@@ -9,7 +9,7 @@
 
 #define FILE_MAX_BYTES (64 << 20)
 
-/* Of share/rollcall/quickstart. */
+/* The files of share/rollcall/quickstart. */
 static const char *const files[] = {
     "arithmetic.yaml",
     "data/train.jsonl",

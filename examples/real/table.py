@@ -71,7 +71,7 @@ class Table:
         self.a, self.until = a, time.monotonic() + a.seconds if a.seconds else None
         self.rollcall = os.environ.get("ROLLCALL", os.path.join(ROOT, "build", "release", "rollcall"))
         self.lock, self.children, self.ended, self.failed = threading.Lock(), set(), False, []
-        self.todo = queue.Queue()
+        self.waiting = queue.Queue()
 
     # processes
 
@@ -163,7 +163,7 @@ class Table:
     def lane(self):
         while not self.ended and (self.until is None or self.left() > 5):
             try:
-                name = self.todo.get_nowait()
+                name = self.waiting.get_nowait()
             except queue.Empty:
                 return
             self.make(name)
@@ -200,7 +200,7 @@ class Table:
 
     def run(self):
         for name in sorted(self.a.runs, key=lambda name: name not in SLOW):
-            self.todo.put(name)
+            self.waiting.put(name)
         lanes = [threading.Thread(target=self.lane) for _ in range(self.a.jobs)]
         for t in lanes:
             t.start()

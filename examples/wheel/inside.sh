@@ -7,7 +7,7 @@ to=/opt/static here=/usr/lib/x86_64-linux-gnu
 export PATH=/opt/py/bin:$PATH PIP_CERT=/etc/ssl/certs/ca-certificates.crt PIP_DISABLE_PIP_VERSION_CHECK=1
 packages=(libgmp-dev libjansson-dev libmpfr-dev libncurses-dev libsnappy-dev libsqlite3-dev libzstd-dev zlib1g-dev
     libseccomp-dev libmsgpack-dev)    # these have the code to link in
-# Of the newer suite: libfyaml is not in this one, Arb is a shared library alone and the newer one wants a newer FLINT, the Unicode tables of
+# These come from the newer suite: libfyaml is not in this one, Arb is a shared library alone and the newer one wants a newer FLINT, the Unicode tables of
 # utf8proc and PCRE2 are those that the tokenizers were compared with, and the TLS libraries are still mended.
 sources=(libfyaml nng mbedtls openssl curl utf8proc pcre2 flint flint-arb)
 

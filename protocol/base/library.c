@@ -55,7 +55,7 @@ static void remedy(const char *missing, char *out, size_t size)
 
 static void *open_deep(const char *name, int depth, struct error *err);
 
-/* Of NVIDIA's packages. NULL: why says which is there and does not open, or has no code: they do not have it. */
+/* The library out of NVIDIA's packages. NULL: why names the file that is there and does not open; it has no code where there is none. */
 static void *package_open(const char *name, int depth, struct error *why)
 {
     char rel[NAME_BYTES + 32];

@@ -10,7 +10,7 @@
 #include "protocol/base/macros.h"
 #include "workers/schedule/curriculum.h"
 
-/* Of 4 samples, of which n_ans are judged and right are right. */
+/* A group of 4 samples: n_ans are judged, and right of these are right. */
 static struct group_summary group_of(int64_t n_ans, double right)
 {
     return (struct group_summary){ .n_sample = 4, .n_scored = n_ans, .n_ans = n_ans, .ans_sum = right };

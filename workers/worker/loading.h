@@ -9,5 +9,5 @@ MUST_USE bool loading_run(struct engine *e, struct task *t, struct report *r, st
 void loading_undo(struct engine *e);
 /* Leave the other trainers, so that they no longer wait for this one; they meet again with the next load. */
 void trainers_leave(struct engine *e);
-/* The same after a failure, of which they learn. */
+/* Leave them after a failure, which they are told. */
 void trainers_give_up(struct engine *e, const struct error *why);

@@ -79,7 +79,7 @@ bool run_samples(const struct run_config *c, const struct run_part *part);    //
 int run_sampler_devices(const struct run_config *c, const struct run_part *part);
 
 struct holder holder_of(const struct run_config *c, const struct run_part *part, bool apart, int zero_stage);
-/* The same part with trainers as s has them. */
+/* h with the trainers that s describes. */
 struct holder holder_with(const struct holder *h, const struct trainer_settings *s);
 void holdings_of(struct holdings *out, const struct holder *h);
 /* The row for this use and form. NULL: there is none. */

@@ -41,7 +41,7 @@ struct plan_ask {
 };
 /* The weights of a part whose trainer has these settings, with their bytes; s as below. */
 void memory_plan_holdings(struct holdings *out, const struct plan_ask *a, const struct trainer_settings *s);
-/* Of all of the trainer's devices. */
+/* Bytes of host memory that all of the trainer's devices need together. */
 size_t memory_plan_host(const struct memory_plan *p);
 /* Plan the model's device. False: it has too few bytes. Sets s->state_bytes[0] and keep_more; s: of the trainer, NULL when it does not train
  * here. */

@@ -16,16 +16,16 @@
 
 struct lora_config;
 struct model_config;
-/* Of weights and activations on such a device: what 'dtype' says, with auto bf16 on GPUs. */
+/* The type of weights and activations on such a device: what 'dtype' says, with auto bf16 on GPUs. */
 enum dtype run_dtype(const struct run_config *c, enum device_kind kind);
 /* The adapter that the run trains, its base set; rank 0: it trains all weights. ERR_USAGE, or as lora_config_load. */
 MUST_USE bool run_adapter(const struct run_config *c, struct lora_config *lora, struct error *err);
 /* How many parameters it trains; 0: they cannot be counted. */
 double run_n_trained(const struct run_config *c, const struct model_config *shape);
 
-/* Of the trainer of this rank on dev; zero_stage is 0 as yet. */
+/* The settings of the trainer of this rank on dev; zero_stage is 0 as yet. */
 struct trainer_settings run_trainer_settings(const struct run_config *c, int64_t rank, const struct device *dev);
-/* Of the sampler, but for its model, tokenizer, memory and version. */
+/* The sampler's configuration, without its model, tokenizer, memory and version. */
 struct generator_config run_generator_config(const struct run_config *c);
 
 /* What weights that travel through memory take, in bytes; 0 where they do not. */
@@ -54,8 +54,8 @@ struct run_stage {
     size_t activation;    // of n_set micro-batches, and what one works in
     int n_set;
 };
-/* Of all pipeline_parallel_size stages, on devices like dev; zero_stage: of several trainers; state_bytes as in struct trainer_settings,
- * NULL: with offload the least. */
+/* What each of the pipeline_parallel_size stages needs on a device like dev. zero_stage is that of several trainers; state_bytes is as in
+ * struct trainer_settings, and NULL means the least with offload. */
 MUST_USE bool run_stages_room(struct run_stage out[], const struct run_config *c, int zero_stage, const size_t *state_bytes,
                               struct device *dev, struct error *err);
 /* Have the stages' devices (dev, stage after stage) room for them, but for the first stage, of whose first device run_room_plan knows all? On
