@@ -1,5 +1,5 @@
 /* rollcall quickstart: copies what the first run needs, a small model with its data and a run file, from a package into a folder. A clone
- * makes the same with examples/quickstart.sh; examples/wheel.sh lays it into the package. */
+ * makes the same with examples/quickstart.sh; examples/wheel/pack.py lays them into the package. */
 #include <limits.h>
 #include <stdio.h>
 #include "protocol/base/cli.h"
