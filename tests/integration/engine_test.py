@@ -445,10 +445,13 @@ class Drawing:
 
 
 class WeightBridge(run_tools.RunCase):
-    def begin(self, mode, engine_port, *extra, drawing={}, **settings):
+    def begin(self, mode, engine_port, *extra, drawing={}, after=None, **settings):
+        """A run and what draws for it, from the start or once after() holds."""
         door = run_tools.free_port()
         run = self.start("--weight-bridge-mode", mode, "--vllm-port", str(engine_port), "--max-steps", "8", *extra,
                          environments={"listen": f"127.0.0.1:{door}"}, max_staleness=64, **settings)
+        if after:
+            self.until("it may draw", after, run)
         d = Drawing(engine_port, door, **drawing)
         self.addCleanup(d.close)
         return run, d
@@ -470,7 +473,8 @@ class WeightBridge(run_tools.RunCase):
             with self.subTest(mode):
                 e = Engine(self.task.path("model"), *more)
                 self.addCleanup(e.close)
-                run, d = self.begin(mode, e.port, "--vllm-restart-interval", "3", drawing=dict(says_version=False, n_late=12))
+                run, d = self.begin(mode, e.port, "--vllm-restart-interval", "3", drawing=dict(says_version=False, n_late=12),
+                                    after=e.loads)    # with them comes the book of what it draws; nobody can date what is drawn before
                 self.assertEqual(run.wait()[0], 0, run.logs())
                 d.close()
                 self.dated_as_drawn(run, d)
