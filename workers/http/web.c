@@ -42,7 +42,8 @@
 /* ---- connections */
 int64_t late_taking(const struct connection *c, int64_t now, size_t bytes_per_ms)
 {
-    return to_send(c) == 0 ? -1 : MAX(now - c->sent_ms, now - c->sends_since_ms - (int64_t)(c->n_sent / bytes_per_ms));
+    bool tried = to_send(c) > 0 && c->sends_since_ms > 0;    // an answer may wait for the connection's next turn
+    return !tried ? -1 : MAX(now - c->sent_ms, now - c->sends_since_ms - (int64_t)(c->n_sent / bytes_per_ms));
 }
 
 void connection_drop(struct connection *c)
@@ -352,6 +353,20 @@ static void connection_turn(struct connection *c, uint32_t events)
 }
 
 /* ---- all of them */
+/* The server's thread was held up for ms, by a disk or by whoever stopped the process: no client's time passes meanwhile, since what it
+ * sent has not been looked at. */
+static void absence_forgive(struct web *h, int64_t ms)
+{
+    int64_t now = clock_ms();
+    for (struct connection *c = h->first; c; c = c->next) {
+        c->since_ms = MIN(now, c->since_ms + ms);
+        if (c->sends_since_ms > 0) {
+            c->sends_since_ms = MIN(now, c->sends_since_ms + ms);
+            c->sent_ms = MIN(now, c->sent_ms + ms);
+        }
+    }
+}
+
 static void late_drop(struct web *h)
 {
     int64_t now = clock_ms();
@@ -415,7 +430,10 @@ static void *server_main(void *arg)
         }
         if (atomic_load(&h->closed))
             listener_set(h, false);
-        if (clock_ms() - looked >= LOOK_MS) {
+        int64_t past = clock_ms() - looked;
+        if (past >= LOOK_MS) {
+            if (past > 2 * LOOK_MS)    // it waits for LOOK_MS at most, and may have begun to just before they were over
+                absence_forgive(h, past - 2 * LOOK_MS);
             late_drop(h);
             looked = clock_ms();
             listener_set(h, !atomic_load(&h->closed));

@@ -93,7 +93,8 @@ static inline size_t to_send(const struct connection *c)
     return c->out.len - c->out_at + c->answer.len - c->answer_at;
 }
 
-/* How long its client has taken nothing of what is sent, or too little: a byte now and then is no excuse. -1: there is nothing to send. */
+/* How long its client has taken nothing of what is sent, or too little: a byte now and then is no excuse. -1: nothing was
+ * given to it since it took all. */
 int64_t late_taking(const struct connection *c, int64_t now, size_t bytes_per_ms);
 /* Close it at the end of the turn: other events of this turn may name it. */
 void connection_drop(struct connection *c);
