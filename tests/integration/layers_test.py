@@ -32,7 +32,7 @@ MAY = {
     "workers/node/bulk": (BASE, WIRE, ENGINE),
     "workers/node": (*PROTOCOL, KERNELS, ENGINE, HOST, PROCESS, "workers/node/bulk"),
     "workers/agent": (*PROTOCOL, HOST, PROCESS, "workers/node"),
-    "workers/export": PROTOCOL,
+    "workers/export": (*PROTOCOL, HTTP),
     "workers/atropos": (*PROTOCOL, ENGINE, PROCESS, HTTP),
     "workers/serve": (*PROTOCOL, KERNELS, ENGINE, PROCESS, HTTP, "workers/atropos"),
     "console/fleet": PROTOCOL,

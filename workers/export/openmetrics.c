@@ -1,29 +1,38 @@
-/* OpenMetrics 1.0 text over HTTP: GET /api/status returns what status_page.h says, GET /metrics returns the newest value of every series and the newest sample of each node,
- * labelled with node and gpu. Off by default; turned on by 'rollcall export openmetrics RUN_DIR --listen 127.0.0.1:9464', or by
+/* OpenMetrics 1.0 text over HTTP: GET /api/status returns what status_page.h says, GET /metrics returns the newest value of every series
+ * and the newest sample of each node, labelled with node and gpu. Off by default; turned on by 'rollcall export openmetrics RUN_DIR --listen 127.0.0.1:9464', or by
  * metrics_listen in the run file. With a token file, a request must have 'Authorization: Bearer TOKEN', compared in constant time.
- * */
+ *
+ * The server's thread makes the pages, and the caller's looks whether the run goes on: both by way of the journal, with the lock held. */
 #include <ctype.h>
 #include <limits.h>
 #include <math.h>
+#include <poll.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 #include "protocol/base/bearer.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
+#include "protocol/base/http_head.h"
 #include "protocol/base/log.h"
+#include "protocol/base/tcp.h"
 #include "protocol/base/thread.h"
 #include "protocol/run/telemetry.h"
 #include "protocol/settings/metrics.h"
 #include "workers/export/export.h"
-#include "workers/export/page_server.h"
 #include "workers/export/rows.h"
 #include "workers/export/status_page.h"
+#include "workers/http/web.h"
 
 #define SERIES_MAX 4096
 #define NODES_MAX 1024
-#define LOOK_MS 1000    // between two looks whether the run goes on
-#define STATUS_PATH "/api/status"
+#define LOOK_MS 1000      // between two looks whether the run goes on
+#define LIMIT_MS 10000    // for a request to come, for an answer to be taken, and between two requests of a connection
+#define CONNECTIONS 32
+#define BODY_BYTES 65536
+#define PAGE_BYTES ((size_t)64 << 20)
 #define STALE_S 60    // a sample older than this, and than three times the interval between the last two, is not served
 
 struct newest {
@@ -36,6 +45,7 @@ struct node_newest {
     double host[HOST_FIELD_N], gpu[NODE_GPUS][GPU_FIELD_N];    // NAN: not known
 };
 struct endpoint {
+    pthread_mutex_t lock;    // guards: the rest, while there is a server
     struct journal *journal;
     struct cursor cursor;
     struct newest *series;    // (n_series)
@@ -202,35 +212,96 @@ static void page_print(struct endpoint *e)
     buf_str(b, "# EOF\n");
 }
 
-static void page_get(void *arg, const struct page_request *request, struct page_answer *a)
+static void page_fail(struct web_answer *a, int status, const char *why)
 {
-    struct endpoint *e = arg;
+    a->status = status;
+    a->type = "text/plain; charset=utf-8";
+    buf_fmt(&a->body, "%d %s: %s\n", status, http_status_words(status), why);
+}
+
+/* Read what the journal has gained. False: the answer says that it could not be. */
+static bool journal_see(struct endpoint *e, struct web_answer *a)
+{
     struct error err = { 0 };
-    if (e->token[0] && !bearer_matches(e->token, request->authorization)) {
-        a->status = 401;
-        a->header = "WWW-Authenticate: Bearer\r\n";
-    } else if (!rows_read(e->journal, &e->cursor, newest_see, e, &err)
-               || !journal_samples_read(e->journal, e->sample_seq, sample_see, e, &err)) {
-        log_warn("the journal could not be read for a scrape: %s", err.text);
-        a->status = 500;
-    } else {
-        e->text = &a->body;
-        if (strcmp(request->path, STATUS_PATH) == 0) {
-            status_page_print(&e->status, &e->config, run_goes_on(e->journal, e->run_dir), clock_wall_s(), &a->body);
-            a->type = "application/json";
-            return;
-        }
-        page_print(e);
-        a->type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    if (rows_read(e->journal, &e->cursor, newest_see, e, &err) && journal_samples_read(e->journal, e->sample_seq, sample_see, e, &err))
+        return true;
+    log_warn("the journal could not be read for a scrape: %s", err.text);
+    page_fail(a, 500, "the journal could not be read; the log of the exporter says why");
+    return false;
+}
+
+static void metrics_get(void *ctx, UNUSED const struct web_request *q, struct web_answer *a)
+{
+    struct endpoint *e = ctx;
+    if (!journal_see(e, a))
+        return;
+    e->text = &a->body;
+    page_print(e);
+    a->type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+}
+
+static void status_get(void *ctx, UNUSED const struct web_request *q, struct web_answer *a)
+{
+    struct endpoint *e = ctx;
+    if (journal_see(e, a))
+        status_page_print(&e->status, &e->config, run_goes_on(e->journal, e->run_dir), clock_wall_s(), &a->body);
+}
+
+static const struct web_route routes[] = {
+    { "GET", "/metrics", metrics_get },
+    { "GET", "/api/status", status_get },
+};
+
+/* At most this many connections, and no more than half of the files that the process may open: a server has twice as many for a moment. */
+static int64_t connections_max(void)
+{
+    struct rlimit fds;
+    return getrlimit(RLIMIT_NOFILE, &fds) != 0 ? CONNECTIONS : MAX(1, (int64_t)MIN(fds.rlim_cur / 4, (rlim_t)CONNECTIONS));
+}
+
+/* Serve the pages at r->listen. *port: where that is. NULL: see err. */
+static struct web *server_open(struct endpoint *e, const struct export_request *r, uint16_t *port, struct error *err)
+{
+    struct web_config config = { .address = r->listen,
+                                 .allowed_hosts = r->allowed_hosts ? r->allowed_hosts : e->config.allowed_hosts,
+                                 .route = routes,
+                                 .n_route = ARRAY_SIZE(routes),
+                                 .lock = &e->lock,
+                                 .ctx = e,
+                                 .token = r->token_file ? e->token : NULL,
+                                 .max_connections = connections_max(),
+                                 .brief = true,
+                                 .max_body_bytes = BODY_BYTES,
+                                 .max_bodies_bytes = PAGE_BYTES,
+                                 .head_ms = LIMIT_MS,
+                                 .body_ms = LIMIT_MS,
+                                 .idle_ms = LIMIT_MS,
+                                 .fail = page_fail };
+    if ((config.listen_fd = tcp_listen(r->listen, err)) < 0)
+        return NULL;
+    *port = tcp_port(config.listen_fd);
+    return web_new(&config, err);
+}
+
+/* Wait until the process is to stop, or with r->follow until the run is over. */
+static void run_wait(struct endpoint *e, const struct export_request *r, int stop_fd)
+{
+    struct pollfd p = { .fd = stop_fd, .events = POLLIN };
+    bool over = false;
+    while (!over && !stop_fd_take(stop_fd)) {
+        if (poll(&p, 1, LOOK_MS) != 0 || !r->follow)
+            continue;
+        pthread_mutex_lock(&e->lock);
+        over = !run_goes_on(e->journal, e->run_dir);
+        pthread_mutex_unlock(&e->lock);
     }
 }
 
 bool export_openmetrics(const struct export_request *r, struct error *err)
 {
-    struct endpoint e = { .cursor = CURSOR_START };
-    struct page_server *server = NULL;
-    struct own_hosts hosts;
-    static const char *const paths[] = { "/metrics", STATUS_PATH, NULL };
+    struct endpoint e = { .cursor = CURSOR_START, .lock = PTHREAD_MUTEX_INITIALIZER };
+    struct web *server = NULL;
+    uint16_t port;
     char path[PATH_MAX];
     bool ok = false;
     int stop_fd = -1;
@@ -245,26 +316,17 @@ bool export_openmetrics(const struct export_request *r, struct error *err)
     status_page_init(&e.status);
     TRY(path_join(path, sizeof path, r->run_dir, "run.yaml") && (!path_exists(path) || run_config_read(&e.config, path, err)));
     e.sample_seq = MAX(journal_last_sample(e.journal) - 4 * NODES_MAX, (int64_t)0);    // older samples are of no use here
-    own_hosts_set(&hosts, r->listen, r->allowed_hosts ? r->allowed_hosts : e.config.allowed_hosts);
     if (!(e.series = calloc(SERIES_MAX, sizeof *e.series)) || !(e.node = calloc(NODES_MAX, sizeof *e.node))) {
         error_set(err, ERR_NO_MEMORY, "no memory for the metrics page");
         goto out;
     }
     TRY((stop_fd = stop_fd_open(true, err)) >= 0);
-    TRY(server = page_server_new(r->listen, r->token_file ? NULL : &hosts, paths, PAGE_LIMIT_MS, page_get, &e, err));
-    fprintf(stderr, "serving http://%.*s:%u/metrics\n", (int)(colon - r->listen), r->listen, page_server_port(server));
-    int64_t looked_ms = clock_ms();
-    bool over = false;
-    while (!over && !stop_fd_take(stop_fd)) {
-        page_server_turn(server, stop_fd, LOOK_MS);
-        if (r->follow && clock_ms() >= looked_ms + LOOK_MS) {
-            over = !run_goes_on(e.journal, e.run_dir);
-            looked_ms = clock_ms();
-        }
-    }
+    TRY(server = server_open(&e, r, &port, err));
+    fprintf(stderr, "serving http://%.*s:%u/metrics\n", (int)(colon - r->listen), r->listen, port);
+    run_wait(&e, r, stop_fd);
     ok = true;
 out:
-    page_server_free(server);
+    web_free(server);
     if (stop_fd >= 0)
         close(stop_fd);
     journal_close(e.journal);

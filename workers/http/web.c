@@ -15,6 +15,7 @@
  *                                                              before would reset the connection and lose the answer (RFC 9112, 9.6)
  *   PHASE_GONE              connection_drop                    closed at the end of the turn */
 #include <errno.h>
+#include <inttypes.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
@@ -25,10 +26,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 #include "protocol/base/log.h"
+#include "protocol/base/tcp.h"
 #include "protocol/base/thread.h"
 #include "workers/http/web_parts.h"
 
-#define SLACK 64                 // connections being pushed out, in addition to the limit
+#define SLACK 64                 // connections being pushed out, in addition to the limit; never more than that
 #define PUSH_MS 500              // a connection that has waited less is not pushed out
 #define PUSH_BODY_MS 2000        // ... and whose body has been coming for less
 #define SLOW_BYTES_PER_MS 16     // slower, a client does not take its answer
@@ -37,7 +39,30 @@
 #define LEAVE_BYTES (4 << 20)    // ... and to send what nobody reads
 #define SEND_BYTES (1 << 20)     // in one turn of a connection
 #define EVENTS_MAX 256
-#define STEPS_MAX 64    // in one turn of a connection
+#define STEPS_MAX 64     // in one turn of a connection
+#define TELL_MS 10000    // between two lines about what was sent away
+
+/* ---- what is sent away */
+static void away_count(struct web *h, const struct sockaddr_storage *from, enum away why)
+{
+    h->n_away[why]++;
+    tcp_print(h->last_away, sizeof h->last_away, from);
+}
+
+static void away_tell(struct web *h, int64_t now)
+{
+    int64_t n = 0;
+    for (int i = 0; i < AWAY_COUNT; i++)
+        n += h->n_away[i];
+    if (n == 0 || now < h->told_ms + TELL_MS)
+        return;
+    log_warn("%" PRId64 " connection%s to '%s' %s sent away, the last from %s: %" PRId64 " had sent no whole request in time, %" PRId64
+             " took the answer too slowly, %" PRId64 " were too many at once",
+             n, n == 1 ? "" : "s", h->config.address, n == 1 ? "was" : "were", h->last_away, h->n_away[AWAY_SILENT], h->n_away[AWAY_SLOW],
+             h->n_away[AWAY_MANY]);
+    memset(h->n_away, 0, sizeof h->n_away);
+    h->told_ms = now;
+}
 
 /* ---- connections */
 int64_t late_taking(const struct connection *c, int64_t now, size_t bytes_per_ms)
@@ -46,12 +71,21 @@ int64_t late_taking(const struct connection *c, int64_t now, size_t bytes_per_ms
     return !tried ? -1 : MAX(now - c->sent_ms, now - c->sends_since_ms - (int64_t)(c->n_sent / bytes_per_ms));
 }
 
+/* Close a connection for a reason of ours. One without a request, or with all of its answer, has lost nothing. */
+static void connection_send_away(struct connection *c, enum away why)
+{
+    if (c->phase != PHASE_IDLE && c->phase != PHASE_LEAVING)
+        away_count(c->web, &c->from, why);
+    connection_drop(c);
+}
+
 void connection_drop(struct connection *c)
 {
     if (c->phase == PHASE_GONE)
         return;
     exchange_forget(c, false);
     phase_set(c, PHASE_GONE);
+    c->web->n_gone++;
 }
 
 static void connection_free(struct connection *c)
@@ -65,6 +99,7 @@ static void connection_free(struct connection *c)
     if (c->next)
         c->next->prev = c->prev;
     h->n_connection--;
+    h->n_gone -= c->phase == PHASE_GONE;
     h->n_at[c->place]--;
     if (c->tls)
         tls_visit_end(c->tls);
@@ -81,7 +116,9 @@ static int64_t burden(const struct connection *c, int64_t now)
                                            [PHASE_BODY] = PUSH_BODY_MS, [PHASE_LEAVING] = PUSH_MS, [PHASE_GONE] = INT64_MAX };
     if (c->phase == PHASE_GONE)
         return -1;
-    return c->phase == PHASE_ANSWER ? late_taking(c, now, PUSH_BYTES_PER_MS) - PUSH_ANSWER_MS : now - c->since_ms - patience_ms[c->phase];
+    if (c->phase == PHASE_ANSWER)
+        return late_taking(c, now, PUSH_BYTES_PER_MS) - PUSH_ANSWER_MS;
+    return now - c->since_ms - (c->web->config.brief ? 0 : patience_ms[c->phase]);
 }
 
 /* Make a place: of those that may be pushed out, first one without a request, and then of the address that has most connections, the
@@ -99,18 +136,19 @@ static void connection_push_out(struct web *h)
         bool better = !out                                       ? true
                       : asks != best_asks                        ? !asks
                       : h->n_at[c->place] != h->n_at[out->place] ? h->n_at[c->place] > h->n_at[out->place]
-                                                                 : ms > most;
+                                                                 : ms >= most;    // the oldest of a millisecond comes last
         if (better) {
             out = c;
             most = ms;
         }
     }
     if (out)
-        connection_drop(out);
+        connection_send_away(out, AWAY_MANY);
 }
 
-static void connection_refuse(struct web *h, int fd)
+static void connection_refuse(struct web *h, int fd, const struct sockaddr_storage *from)
 {
+    away_count(h, from, AWAY_MANY);
     struct web_answer a = { 0 };
     struct buf answer = BUF_INIT;
     char dump[4096];
@@ -145,7 +183,7 @@ static bool connection_add(struct web *h, int fd, const struct sockaddr_storage 
     struct connection *c = calloc(1, sizeof *c);
     if (!c)
         return false;
-    *c = (struct connection){ .web = h, .fd = fd, .place = place_of(from), .next = h->first, .asked = EPOLLIN };
+    *c = (struct connection){ .web = h, .fd = fd, .from = *from, .place = place_of(from), .next = h->first, .asked = EPOLLIN };
     struct epoll_event e = { .events = EPOLLIN, .data.ptr = c };
     if ((h->tls && !(c->tls = tls_visit_new(h->tls, fd))) || epoll_ctl(h->epoll_fd, EPOLL_CTL_ADD, fd, &e) != 0) {
         tls_visit_free(c->tls);
@@ -171,9 +209,10 @@ static void listener_set(struct web *h, bool on)
 
 static void connections_accept(struct web *h)
 {
-    struct sockaddr_storage from;
+    struct sockaddr_storage from = { 0 };
     const int at_once = 1;
-    for (;;) {
+    const int64_t most = h->config.max_connections + MIN(h->config.max_connections, SLACK);
+    while (h->n_connection < most || h->n_gone == 0) {    // the places of those that go are free in the next turn
         socklen_t len = sizeof from;
         int fd = accept4(h->config.listen_fd, (struct sockaddr *)&from, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd < 0) {
@@ -186,8 +225,8 @@ static void connections_accept(struct web *h)
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &at_once, sizeof at_once);    // a body would wait 40 ms for the client to confirm its head
         if (h->n_connection >= h->config.max_connections)
             connection_push_out(h);
-        if (h->n_connection >= h->config.max_connections + SLACK)
-            connection_refuse(h, fd);
+        if (h->n_connection >= most)
+            connection_refuse(h, fd, &from);
         else if (!connection_add(h, fd, &from))
             close(fd);
     }
@@ -380,7 +419,7 @@ static void late_drop(struct web *h)
         if (c->phase == PHASE_GONE)
             continue;
         if (c->phase == PHASE_ANSWER ? late_taking(c, now, SLOW_BYTES_PER_MS) > config->idle_ms : now - c->since_ms > limit_ms[c->phase])
-            connection_drop(c);
+            connection_send_away(c, c->phase == PHASE_ANSWER ? AWAY_SLOW : AWAY_SILENT);
         else if (c->phase == PHASE_IDLE && atomic_load(&h->closed))
             connection_drop(c);
     }
@@ -435,6 +474,7 @@ static void *server_main(void *arg)
             if (past > 2 * LOOK_MS)    // it waits for LOOK_MS at most, and may have begun to just before they were over
                 absence_forgive(h, past - 2 * LOOK_MS);
             late_drop(h);
+            away_tell(h, clock_ms());
             looked = clock_ms();
             listener_set(h, !atomic_load(&h->closed));
         }
@@ -481,6 +521,7 @@ struct web *web_new(const struct web_config *config, struct error *err)
     h->config = *config;
     h->wake_fd = h->epoll_fd = -1;
     h->answers_max = 2 * config->max_bodies_bytes;
+    h->told_ms = clock_ms() - TELL_MS;
     if (!config->token)
         own_hosts_set(&h->hosts, config->address, config->allowed_hosts);
     pthread_mutex_init(&h->lock, NULL);
@@ -520,6 +561,7 @@ void web_free(struct web *h)
         pthread_mutex_unlock(&h->lock);
         server_wake(h);
         pthread_join(h->thread, NULL);
+        away_tell(h, INT64_MAX);
     }
     while (h->first)
         connection_free(h->first);

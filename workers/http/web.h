@@ -3,7 +3,7 @@
  * Bounded are connections, the header (32 KiB), the body (also after gzip), all bodies together, the answers that have not been taken (of
  * all clients, and of one address), the time for header and body, for taking an answer, and idle time. A connection beyond the limit
  * replaces one that waits for a request, or one whose client does not read its answer, of the address with most of them; or it is
- * refused with 503. A request with ambiguous framing (http_head.h) is refused with 400 and its connection closed, since a proxy may read
+ * refused with 503. Connections that are sent away without an answer are counted and logged, at most once in ten seconds. A request with ambiguous framing (http_head.h) is refused with 400 and its connection closed, since a proxy may read
  * it differently; requests that a browser makes for another site's page, or for a host that is not ours (protocol/base/own_hosts.h), are
  * refused with 403.
  *
@@ -56,8 +56,9 @@ struct web_config {
     const char *token;                 // clients must send it; NULL: none
     const char *no_orders;             // orders are refused (403) with this sentence; NULL: they are not
     const char *cert_pem, *key_pem;    // TLS; NULL: plain
-    int64_t max_connections;
-    size_t max_body_bytes;       // of one request
+    int64_t max_connections;           // and as many, at most 64, while some of them are pushed out
+    bool brief;               // requests take milliseconds: a connection without one gives its place to the next at once, not after a while
+    size_t max_body_bytes;    // of one request
     size_t max_bodies_bytes;     // of all requests that are being read
     int64_t head_ms, body_ms;    // to send a request's header after connecting, and its body
     int64_t idle_ms;             // longest time between two requests, and without the client taking any of an answer

@@ -87,18 +87,30 @@ static void refuse(struct connection *c, int status, const char *why)
     }
 }
 
+/* Does a route's path take this one, of len bytes? */
+static bool path_is(const struct web_route *r, const char *path, size_t len)
+{
+    size_t n = strlen(r->path);
+    return (r->rest ? n < len : n == len) && memcmp(r->path, path, n) == 0;
+}
+
+/* The length of a path without the slash at its end: TRL's clients send one. */
+static size_t path_length(const char *path)
+{
+    size_t len = strlen(path);
+    return len - (len > 1 && path[len - 1] == '/');
+}
+
 static void route_find(struct connection *c)
 {
     const struct web_config *config = &c->web->config;
     const char *method = c->head.method, *path = c->head.path;
-    size_t len = strlen(path);
+    size_t len = path_length(path);
     bool known = false;
-    len -= len > 1 && path[len - 1] == '/';    // TRL's clients end their paths with a slash
     if (strcmp(method, "HEAD") == 0)
         method = "GET";
     for (size_t i = 0; i < config->n_route && !c->route; i++) {
-        size_t n = strlen(config->route[i].path);
-        if ((config->route[i].rest ? n >= len : n != len) || memcmp(config->route[i].path, path, n) != 0)
+        if (!path_is(&config->route[i], path, len))
             continue;
         known = true;
         if (strcmp(config->route[i].method, method) == 0)
@@ -334,6 +346,19 @@ static bool answers_full(struct connection *c, size_t more)
     return h->answers_bytes + more > h->answers_max || h->answers_at[c->place] + more > h->answers_max / 2;
 }
 
+/* The methods that the path of a request takes (RFC 9110, 15.5.6). */
+static void allow_add(struct connection *c)
+{
+    const struct web_config *config = &c->web->config;
+    const char *between = "Allow: ", *path = c->head.path;
+    for (size_t i = 0; i < config->n_route; i++)
+        if (path_is(&config->route[i], path, path_length(path))) {
+            buf_fmt(&c->out, "%s%s%s", between, config->route[i].method, strcmp(config->route[i].method, "GET") == 0 ? ", HEAD" : "");
+            between = ", ";
+        }
+    buf_str(&c->out, "\r\n");
+}
+
 /* Queue a whole answer; takes its body. */
 static void answer_send(struct connection *c, struct web_answer *a)
 {
@@ -359,6 +384,8 @@ static void answer_send(struct connection *c, struct web_answer *a)
         buf_str(&c->out, "Vary: Accept-Encoding\r\n");
     if (a->status == 401)
         buf_str(&c->out, "WWW-Authenticate: Bearer\r\n");
+    if (a->status == 405 && c->refused == 405)
+        allow_add(c);
     buf_str(&c->out, "\r\n");
     c->over = true;
     if (c->head.method && strcmp(c->head.method, "HEAD") == 0) {

@@ -3,6 +3,7 @@
 #pragma once
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/socket.h>
 #include "protocol/base/clock.h"
 #include "protocol/base/http_head.h"
 #include "protocol/base/own_hosts.h"
@@ -14,6 +15,13 @@
 #define PUSH_BYTES_PER_MS 256    // ... when others need its place: what it has not read may be megabytes, in its buffers and ours
 #define PLACES 1024              // for counts by address
 
+/* Why a connection was closed that has no answer. */
+enum away {
+    AWAY_SILENT,
+    AWAY_SLOW,
+    AWAY_MANY,
+    AWAY_COUNT,
+};
 enum phase {
     PHASE_NEW,
     PHASE_IDLE,
@@ -30,7 +38,8 @@ struct connection {
     struct tls_visit *tls;    // NULL: plain
     uint32_t asked;           // of epoll
     bool wants_out;           // TLS waits for room to write
-    unsigned place;           // of its address
+    struct sockaddr_storage from;
+    unsigned place;    // of its address
     enum phase phase;
     int64_t since_ms;    // of the phase
     struct buf in;       // what has come and is not used
@@ -74,12 +83,15 @@ struct web {
     bool stop;
     /* the server's thread's */
     struct connection *first;
-    int64_t n_connection;
-    bool listens;    // epoll watches the listener
+    int64_t n_connection, n_gone;    // all of them; those that the end of the turn closes
+    bool listens;                    // epoll watches the listener
     size_t bodies_bytes, answers_bytes;
-    uint32_t n_at[PLACES];        // connections by address
-    size_t answers_at[PLACES];    // and bytes of answers
-    char *scratch;                // (READ_BYTES)
+    uint32_t n_at[PLACES];         // connections by address
+    size_t answers_at[PLACES];     // and bytes of answers
+    char *scratch;                 // (READ_BYTES)
+    int64_t n_away[AWAY_COUNT];    // since told_ms
+    int64_t told_ms;               // the log, when connections were last sent away
+    char last_away[80];            // the address of the last one
 };
 
 static inline void phase_set(struct connection *c, enum phase phase)
