@@ -1,8 +1,9 @@
 /* run.c - the transformer itself: what it computes, the memory of a run, and its life
  *
  * run_blocks.c is the forward pass through the layers, run_rope.c its rotations, run_shared.c attention over packed sequences, run_head.c
- * the head, run_backward.c the backward pass by hand, run_batch.c what is asked of a run: prefill, decode, scoring and training; run_team.c
- * does the forward pass and the head on several devices. run_impl.h is what they share.
+ * the head, run_backward.c the backward pass by hand, run_batch.c what is asked of a run: prefill, decode, scoring and training. A run has
+ * one of several forms (struct run_form): run_team.c does these on the devices of a team, run_stages.c on the stages of a pipeline.
+ * run_impl.h is what the files share.
  *
  * The residual stream x gets two additions per layer, each fused into the norm that follows it:
  *
@@ -28,7 +29,6 @@
 #include "workers/engine/pass/run_impl.h"
 #include "workers/engine/model/stages.h"
 #include "workers/engine/model/team.h"
-#include "workers/engine/pass/run_team.h"
 
 /* ---- memory: the same walk measures and assigns it */
 struct walk {
@@ -127,10 +127,12 @@ static void layout_lora(struct walk *w, struct lora_scratch *s, const struct mod
     s->up = take(w, s->rows * MAX(MAX(qkv, 2 * c->d_ff), c->d_model), e);
 }
 
-/* Does the run work on a team? A model with whole weights is trained on its own device. */
-static bool on_team(const struct model *m, const struct run_limits *lim)
+/* A model with whole weights is trained on its own device, and its slices are for sampling. */
+static const struct run_form *form_of(const struct model *m, const struct run_limits *lim)
 {
-    return model_is_sliced(m) || (m->team && !lim->train);
+    if (model_is_staged(m))
+        return &run_stages;
+    return model_is_sliced(m) || (m->team && !lim->train) ? &run_team : &run_one;
 }
 
 /* Queries, keys and values that attention sees, and its output, or the gradients by them: in a memory of the SwiGLU product, which nothing
@@ -277,10 +279,11 @@ static size_t layout(struct model_run *r, const struct model *m, const struct ru
     const struct model_config *c = &m->c;
     size_t e = dtype_size(m->dtype);
     int64_t n = lim->max_tok, head_max = run_head_rows(m, lim);
-    bool copies = m->n_slice && lim->train;    // of the gradient by the logits, which the first device computes
+    bool copies = m->n_slice && lim->train,    // of the gradient by the logits, which the first device computes
+        spread = form_of(m, lim)->spread;
     r->slot = take(&w, n, 4);
     r->h = take(&w, n * c->d_model, e);
-    if (on_team(m, lim))
+    if (spread)
         layout_batches(&w, r, lim);
     else
         layout_layers(&w, r, m, lim);
@@ -299,7 +302,7 @@ static size_t layout(struct model_run *r, const struct model *m, const struct ru
         if (lim->train)
             r->dlogits = m->dtype == DT_F32 || copies ? r->logits : take(&w, head_max * c->vocab, e);
     }
-    if (lim->train && !on_team(m, lim))
+    if (lim->train && !spread)
         layout_bwd(&w, r, m, lim);
     return w.used;
 }
@@ -307,7 +310,8 @@ static size_t layout(struct model_run *r, const struct model *m, const struct ru
 size_t model_run_bytes(const struct model *m, const struct run_limits *limits)
 {
     struct model_run r = { 0 };
-    return layout(&r, m, limits, NULL) + (on_team(m, limits) ? team_run_bytes(m, limits) : 0);
+    const struct run_form *form = form_of(m, limits);
+    return layout(&r, m, limits, NULL) + (form->bytes ? form->bytes(m, limits) : 0);
 }
 
 /* Bytes of the tables: cos, sin, and what they are for layers with other frequencies or none. */
@@ -325,6 +329,77 @@ static size_t rope_layout(struct model_run *r, const struct model_config *c, con
     return w.used;
 }
 
+bool run_mem_take(struct model_run *r, const char *what, struct error *err)
+{
+    if (!r->lim.mem && !(r->mem = mem_new(r->m->dev, layout(r, r->m, &r->lim, NULL), what, err)))
+        return false;
+    layout(r, r->m, &r->lim, r->lim.mem ? r->lim.mem : r->mem);
+    return true;
+}
+
+static bool one_open(struct model_run *r, struct error *err)
+{
+    struct model *m = r->m;
+    const struct run_limits *lim = &r->lim;
+    if ((lim->train && !model_want_bwd(m, err)) || !(r->tables = mem_new(m->dev, rope_layout(r, &m->c, lim, NULL), "RoPE tables", err)))
+        return false;
+    rope_layout(r, &m->c, lim, r->tables);
+    return run_mem_take(r, lim->train ? "activations" : "scratch", err) && (!r->load || model_run_load_clear(r, err)) && rope_tables(r, err)
+           && (!lim->train || (r->done = mark_new(m->dev, err)));
+}
+
+static void one_close(UNUSED struct model_run *r)
+{
+}
+
+static void one_bind(UNUSED struct model_run *r, UNUSED struct model *m)
+{
+}
+
+static struct model_run *one_device(struct model_run *r, UNUSED int q)
+{
+    return r;
+}
+
+static bool one_each(struct model_run *r, bool (*fn)(void *ctx, struct model_run *run, struct error *err), void *ctx, struct error *err)
+{
+    return fn(ctx, r, err);
+}
+
+static void one_set_use(struct model_run *r, int k)
+{
+    run_set_use(r, &r->set[k]);
+}
+
+static void *one_part(UNUSED struct model_run *r, void *y, UNUSED enum dtype *dtype)
+{
+    return y;
+}
+
+static bool one_sum(UNUSED struct model_run *r, UNUSED const struct tree_sum *of, UNUSED struct error *err)
+{
+    return true;
+}
+
+const struct run_form run_one = { .open = one_open,
+                                  .close = one_close,
+                                  .bind = one_bind,
+                                  .device = one_device,
+                                  .each = one_each,
+                                  .set_use = one_set_use,
+                                  .score = one_score,
+                                  .forward = one_forward,
+                                  .logits = one_logits,
+                                  .head_begin = head_bwd_begin,
+                                  .head_clear = head_bwd_clear,
+                                  .head_rows = head_bwd_rows,
+                                  .head_end = head_bwd_end,
+                                  .layers_bwd = layers_bwd,
+                                  .embed = one_embed,
+                                  .product = one_product,
+                                  .part = one_part,
+                                  .sum = one_sum };
+
 struct model_run *model_run_new(struct model *m, const struct run_limits *lim, struct error *err)
 {
     if (lim->max_tok < 1 || lim->max_seq < 1 || lim->max_seq_tok < 1 || lim->max_tok > INT32_MAX / 2 || lim->max_seq_tok > INT32_MAX / 2
@@ -339,6 +414,7 @@ struct model_run *model_run_new(struct model *m, const struct run_limits *lim, s
         return NULL;
     }
     r->m = m;
+    r->form = form_of(m, lim);
     r->lim = *lim;
     r->lim.lora_rank = adapter_rank(m, lim);
     r->head_max = run_head_rows(m, lim);
@@ -360,33 +436,9 @@ struct model_run *model_run_new(struct model *m, const struct run_limits *lim, s
         r->set[k].layer = r->layer_mem + k * m->c.n_layer;
         r->set[k].cu = r->cu_mem + k * (lim->max_seq + 1);
     }
-    if (model_is_staged(m)) {
-        BUG_IF(lim->mem != NULL, "a run in stages in borrowed memory");
-        if (!(r->stages = stage_runs_new(r, err)))
-            goto fail;
+    BUG_IF(lim->mem && r->form->spread, "a run on several devices in borrowed memory");
+    if (r->form->open(r, err))
         return r;
-    }
-    if (on_team(m, lim)) {
-        BUG_IF(lim->mem != NULL, "a run on a team in borrowed memory");
-        if (!(r->mem = mem_new(m->dev, layout(r, m, lim, NULL), "scratch", err)))
-            goto fail;
-        layout(r, m, lim, r->mem);
-        if (!(r->team = team_run_new(r, err)))
-            goto fail;
-        return r;
-    }
-    if ((lim->train && !model_want_bwd(m, err)) || !(r->tables = mem_new(m->dev, rope_layout(r, &m->c, lim, NULL), "RoPE tables", err)))
-        goto fail;
-    rope_layout(r, &m->c, lim, r->tables);
-    r->mem = lim->mem ? lim->mem : mem_new(m->dev, layout(r, m, lim, NULL), lim->train ? "activations" : "scratch", err);
-    if (!r->mem)
-        goto fail;
-    layout(r, m, lim, r->mem);
-    if (r->load && !model_run_load_clear(r, err))
-        goto fail;
-    if (!rope_tables(r, err) || (lim->train && !(r->done = mark_new(m->dev, err))))
-        goto fail;
-    return r;
 fail:
     model_run_free(r);
     return NULL;
@@ -396,12 +448,10 @@ void model_run_free(struct model_run *r)
 {
     if (!r)
         return;
-    team_run_free(r->team);
-    stage_runs_free(r->stages);
+    r->form->close(r);
     mem_free(r->m->dev, r->tables);
     mark_free(r->m->dev, r->done);
-    if (!r->lim.mem)
-        mem_free(r->m->dev, r->mem);
+    mem_free(r->m->dev, r->mem);
     free(r->set);
     free(r->layer_mem);
     free(r->host_i);
@@ -430,13 +480,6 @@ void run_set_use(struct model_run *r, const struct run_set *set)
     r->rstdf = set->rstdf;
 }
 
-void run_micro_use(struct model_run *r, int k)
-{
-    run_set_use(r, &r->set[k]);
-    if (r->team)
-        team_set_use(r, k);
-}
-
 static size_t load_bytes(const struct model_run *r)
 {
     return (size_t)(r->m->c.n_layer * r->m->c.experts.n) * sizeof *r->load;
@@ -460,10 +503,7 @@ void model_run_idle(struct model_run *r, bool (*idle)(void *ctx, struct error *e
 
 void model_run_idle_of(struct model_run *r, int q, bool (*idle)(void *ctx, struct error *err), void *ctx)
 {
-    if (r->stages)
-        stage_idle(r->stages, q, idle, ctx);
-    else
-        team_idle(r->team, q, idle, ctx);
+    model_run_idle(r->form->device(r, q), idle, ctx);
 }
 
 bool run_idle(struct model_run *r, struct error *err)
@@ -487,8 +527,5 @@ void model_run_bind(struct model_run *r, struct model *m)
     BUG_IF(m->n_flat != r->m->n_flat || m->dtype != r->m->dtype || m->dev != r->m->dev, "models of different shapes");
     BUG_IF(adapter_rank(m, &(struct run_limits){ 0 }) > r->lim.lora_rank, "an adapter of a higher rank than the run has room for");
     r->m = m;
-    if (r->team)
-        team_bind(r, m);
-    if (r->stages)
-        stage_runs_bind(r->stages, m);
+    r->form->bind(r, m);
 }

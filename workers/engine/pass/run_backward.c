@@ -7,7 +7,6 @@
 #include "workers/engine/model/model_impl.h"
 #include "workers/engine/model/products.h"
 #include "workers/engine/pass/run_impl.h"
-#include "workers/engine/pass/run_team.h"
 
 static bool policy_coef(struct model_run *r, const struct token_loss *loss, int64_t row0, int64_t n, struct error *err)
 {
@@ -182,7 +181,7 @@ static bool head_bwd_chunks(struct model_run *r, const struct token_loss *loss, 
                    .n_live = m->n_live, .temperature = loss->temperature[r->row_index[row0 + i]], .cap = (float)m->c.logit_cap,
                    .dtype = m->dtype));
         }
-        TRY(r->team ? team_head_rows(r, &c, err) : head_bwd_rows(r, &c, err));
+        TRY(r->form->head_rows(r, &c, err));
     }
     ok = true;
 out:
@@ -202,14 +201,14 @@ static bool head_bwd(struct model_run *r, const struct token_loss *loss, int64_t
         TRY(head_all(r, loss, n_head, err));
         loss->revise(loss->revise_ctx);
     }
-    TRY(r->team ? team_head_begin(r, n_head, g, err) : head_bwd_begin(r, n_head, g, err));
+    TRY(r->form->head_begin(r, n_head, g, err));
     TRY(head_bwd_chunks(r, loss, n_head, err));
     if (loss->revise && !look_first) {
         TRY(head_download_begin(r, n_head, err) && head_download_end(r, n_head, loss->logp, loss->entropy, NULL, err));
         if (loss->revise(loss->revise_ctx))
-            TRY((r->team ? team_head_clear(r, err) : head_bwd_clear(r, err)) && head_bwd_chunks(r, loss, n_head, err));
+            TRY(r->form->head_clear(r, err) && head_bwd_chunks(r, loss, n_head, err));
     }
-    ok = r->team ? team_head_end(r, g, err) : head_bwd_end(r, g, err);
+    ok = r->form->head_end(r, g, err);
 out:
     return ok;
 }
@@ -456,13 +455,13 @@ bool model_backward(struct model_run *r, const struct token_loss *loss, const st
     bool ok = false;
     struct model *m = r->m;
     int64_t n_head;
-    BUG_IF(!r->lim.train || r->stages || (r->lim.by_piece && grad->flat), "this run was not made for such training");
+    BUG_IF(!r->lim.train || !r->form->layers_bwd || (r->lim.by_piece && grad->flat), "this run was not made for such training");
     r->logits_n = 0;
     TRY(head_select(r, loss->target, &n_head, err));
     TRY(model_bind(m, head_piece(m), err) && head_bwd(r, loss, n_head, grad, err));
     TRY(model_ahead(m, 0, err));                 // for the next forward pass
     TRY(head_download_begin(r, n_head, err));    // what the host does with it goes on beside the layers
-    TRY(r->team ? team_layers_bwd(r, grad, err) : layers_bwd(r, grad, err));
+    TRY(r->form->layers_bwd(r, grad, err));
     TRY(head_download_end(r, n_head, loss->logp, loss->entropy, loss->coef ? NULL : loss->loss, err));
     ok = true;
 out:

@@ -70,7 +70,7 @@ static bool can_be_few(const struct model_run *r, const struct model_batch *b)
 {
     const struct model_config *c = &r->m->c;
     int64_t q = c->n_head * c->d_head;
-    return !r->team && b->n_seq * (q + c->d_model) <= b->n_tok * (q + 2 * c->n_kv_head * c->d_head);
+    return !r->form->spread && b->n_seq * (q + c->d_model) <= b->n_tok * (q + 2 * c->n_kv_head * c->d_head);
 }
 
 bool model_prefill_after(struct model_run *r, const struct model_batch *b, const int32_t *start, int32_t *scratch, struct kv_pool *kv,
@@ -122,21 +122,24 @@ bool model_decode(struct model_run *r, const struct decode_batch *b, struct kv_p
     return run_forward(r, &p, err) && head_fwd(r, r->hf, b->n, logits, err);
 }
 
-bool model_score(struct model_run *r, const struct model_batch *b, const int32_t *target, const float *temperature, float *logp,
-                 float *entropy, struct error *err)
+bool one_score(struct model_run *r, const struct model_batch *b, const struct token_loss *loss, struct error *err)
 {
-    struct token_loss loss = { .target = target, .temperature = temperature, .logp = logp, .entropy = entropy };
-    if (r->stages)
-        return stages_score(r, b, &loss, err);
     if (!run_batch_put(r, b, err))
         return false;
     struct pass p = { .n = b->n_tok, .token = r->token, .pos = r->pos };
-    return run_forward(r, &p, err) && model_head(r, &loss, err);
+    return run_forward(r, &p, err) && model_head(r, loss, err);
+}
+
+bool model_score(struct model_run *r, const struct model_batch *b, const int32_t *target, const float *temperature, float *logp,
+                 float *entropy, struct error *err)
+{
+    return r->form->score(r, b, &(struct token_loss){ .target = target, .temperature = temperature, .logp = logp, .entropy = entropy },
+                          err);
 }
 
 bool model_forward_train(struct model_run *r, const struct model_batch *b, struct error *err)
 {
-    BUG_IF(!r->lim.train || !r->m->for_bwd || r->stages, "this run or its weights were not made for training");
+    BUG_IF(!r->lim.train || !r->m->for_bwd || !r->form->forward, "this run or its weights were not made for training");
     if (!run_batch_put(r, b, err))
         return false;
     struct pass p = { .n = b->n_tok, .token = r->token, .pos = r->pos, .counts = true };

@@ -4,7 +4,6 @@
 #include "workers/engine/pass/lora_product.h"
 #include "workers/engine/model/model_impl.h"
 #include "workers/engine/pass/run_impl.h"
-#include "workers/engine/pass/run_team.h"
 
 float stream_eps(const struct model_config *c)
 {
@@ -121,12 +120,6 @@ struct linear linear_of(const struct model *m, int64_t l, enum product which)
     return (struct linear){ 0 };
 }
 
-/* Does each rank of a team have a part of this product's sums? */
-static bool is_shared_sum(enum product which)
-{
-    return which == PRODUCT_O || which == PRODUCT_DOWN;
-}
-
 /* Does a norm that adds it to the stream come right after this product, and nothing else read it? The backward pass reads only what norms
  * after a half were given. */
 static bool is_for_norm(const struct model *m, int64_t l, enum product which)
@@ -144,18 +137,21 @@ static bool is_for_gate(const struct model *m, enum product which, const struct 
     return which == PRODUCT_GATE_UP && p->decode && !m->lora;
 }
 
+bool one_product(struct model_run *r, int64_t l, enum product which, const struct linear *w, void *y, const void *x, const struct pass *p,
+                 bool for_norm, struct error *err)
+{
+    const struct model *m = r->m;
+    return OP(m->dev, err, linear_fwd, .y = y, .x = x, .w = w->w, .bias = model_at(m, w->bias_at), .n = p->n, .y_dtype = m->dtype,
+              .for_norm = for_norm, .for_gate = is_for_gate(m, which, p))
+           && lora_fwd(m, l, which, &r->lora, y, x, p->n, err);
+}
+
 /* y = W x + b, and the adapter's share: a row per token of the pass. */
 static bool product_fwd(struct model_run *r, int64_t l, enum product which, void *y, const void *x, const struct pass *pass,
                         struct error *err)
 {
-    const struct model *m = r->m;
-    int64_t n = pass->n;
-    struct linear p = linear_of(m, l, which);
-    if (r->peers && is_shared_sum(which))
-        return team_product(r, &p, y, x, n, is_for_norm(m, l, which), err);
-    return OP(m->dev, err, linear_fwd, .y = y, .x = x, .w = p.w, .bias = model_at(m, p.bias_at), .n = n, .y_dtype = m->dtype,
-              .for_norm = is_for_norm(m, l, which), .for_gate = is_for_gate(m, which, pass))
-           && lora_fwd(m, l, which, &r->lora, y, x, n, err);
+    struct linear w = linear_of(r->m, l, which);
+    return r->form->product(r, l, which, &w, y, x, pass, is_for_norm(r->m, l, which), err);
 }
 
 /* What the rest of a block reads of a pass: its rows of the attention's output and of the stream. */
@@ -221,12 +217,9 @@ out:
     return ok;
 }
 
-/* y (n, d_model) = the embedding of the pass's tokens. */
-static bool embed(struct model_run *r, void *y, const struct pass *p, struct error *err)
+bool one_embed(struct model_run *r, void *y, const struct pass *p, struct error *err)
 {
     const struct model *m = r->m;
-    if (r->peers)
-        return team_embed(r, y, p, err);
     const struct model *has = m->table ? m->table : m;
     return OP(m->dev, err, rows_gather, .y = y, .table = model_embedding(has), .row = p->token, .n = p->n, .n_row = m->c.vocab,
               .d = m->c.d_model, .dtype = m->dtype);
@@ -234,17 +227,20 @@ static bool embed(struct model_run *r, void *y, const struct pass *p, struct err
 
 bool run_forward(struct model_run *r, const struct pass *p, struct error *err)
 {
+    r->logits_n = 0;
+    return r->form->forward(r, p, err);
+}
+
+bool one_forward(struct model_run *r, const struct pass *p, struct error *err)
+{
     bool ok = false;
     struct model *m = r->m;
     const struct model_config *c = &m->c;
     int64_t d = c->d_model;
-    r->logits_n = 0;
-    if (r->team)
-        return team_forward(r, p, err);
     int piece = 1 + (int)m->own.first;    // of the first layer that is here
     TRY(model_bind(m, 0, err) && model_ahead(m, piece, err) && model_ahead(m, m->own.first + 1 < m->own.end ? piece + 1 : -1, err));
     if (m->own.first == 0)
-        TRY(embed(r, r->layer[0].res1, p, err) && rows_scale(r, r->layer[0].res1, p->n, embed_scale(m), err));
+        TRY(r->form->embed(r, r->layer[0].res1, p, err) && rows_scale(r, r->layer[0].res1, p->n, embed_scale(m), err));
     else
         TRY(mem_copy(m->dev, r->layer[m->own.first].res1, r->input, (size_t)(p->n * d) * dtype_size(m->dtype), COPY_D2D, err));
     TRY(model_ahead(m, head_piece(m), err));

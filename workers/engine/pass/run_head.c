@@ -6,19 +6,21 @@
 #include <string.h>
 #include "workers/engine/model/model_impl.h"
 #include "workers/engine/pass/run_impl.h"
-#include "workers/engine/pass/run_team.h"
 
 int head_piece(const struct model *m)
 {
     return m->head_at == m->embed_at ? 0 : model_n_piece(m) - 1;
 }
 
+bool one_logits(struct model_run *r, const void *x, int64_t n, float *logits, struct error *err)
+{
+    return OP(r->m->dev, err, linear_fwd, .y = logits, .x = x, .w = model_head_weight(r->m), .n = n, .y_dtype = DT_F32);
+}
+
 bool head_fwd(struct model_run *r, const void *x, int64_t n, float *logits, struct error *err)
 {
     struct model *m = r->m;
-    return model_bind(m, head_piece(m), err)
-           && (r->team ? team_logits(r, x, n, logits, err)
-                       : OP(m->dev, err, linear_fwd, .y = logits, .x = x, .w = model_head_weight(m), .n = n, .y_dtype = DT_F32))
+    return model_bind(m, head_piece(m), err) && r->form->logits(r, x, n, logits, err)
            && (!(m->c.logit_cap > 0) || OP(m->dev, err, softcap, .x = logits, .n = n * m->c.vocab, .cap = (float)m->c.logit_cap));
 }
 

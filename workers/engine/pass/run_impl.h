@@ -84,7 +84,8 @@ struct run_set {
     float *rstdf;
 };
 struct model_run {
-    struct model *m;    // borrowed
+    struct model *m;                // borrowed
+    const struct run_form *form;    // who does its work
     struct run_limits lim;
     int64_t head_max;    // rows of logits at a time
     float *cos, *sin;    // (max_seq_tok, rope_dims / 2) each
@@ -153,12 +154,11 @@ struct model_run {
     bool (*idle)(void *ctx, struct error *err);    // or NULL
     void *idle_ctx;
     struct mark *done;    // end of the call's launched work; used with idle
-    // the run works on this team (run_team.c); NULL: on its model's device
-    struct team_run *team;
-    // the run passes its work on to these stages (run_stages.c); or NULL
+    // What a form has: the runs of a team's devices (run_team.c) or of stages (run_stages.c); and in
+    // a rank's run the team that it belongs to, and its number there.
+    struct team_run *team, *peers;
     struct stage_runs *stages;
-    struct team_run *peers;    // the run is that of one rank of this team; or NULL
-    int rank;                  // that rank
+    int rank;
 };
 /* What differs between the uses of the forward pass. */
 struct pass {
@@ -179,7 +179,50 @@ struct pass {
     bool counts;    // rows of each expert are added to r->load
 };
 
+struct linear;
+struct head_part;
+/* Who does a run's work. Each form is one table: its model's own device (run_one, run.c), that
+ * device as a rank of a team (run_team.c), all devices of a team (run_team, run_team.c) and the
+ * stages of a pipeline (run_stages, run_stages.c). run.c chooses the form when a run is made. */
+struct run_form {
+    // The devices' runs have the memory of the layers; the run itself has inputs and logits.
+    bool spread;
+    // Make what the run has, and free what is the form's alone. close is fine after a failed open.
+    bool (*open)(struct model_run *r, struct error *err);
+    void (*close)(struct model_run *r);
+    // What the first device's own run takes; NULL: nothing beside the run's memory.
+    size_t (*bytes)(const struct model *m, const struct run_limits *lim);
+    void (*bind)(struct model_run *r, struct model *m);    // the devices' runs bind their parts of m
+    // The run of device q (model_n_device).
+    struct model_run *(*device)(struct model_run *r, int q);
+    // Call fn for the run of each device, on the thread that drives it. Returns when all are done.
+    bool (*each)(struct model_run *r, bool (*fn)(void *ctx, struct model_run *run, struct error *err), void *ctx, struct error *err);
+    void (*set_use)(struct model_run *r, int k);    // all devices of a stage work on set k now
+    // What callers ask for. score is model_score, logits is head_fwd without the cap. The others are
+    // the steps of a backward pass, as their namesakes below.
+    bool (*score)(struct model_run *r, const struct model_batch *b, const struct token_loss *loss, struct error *err);
+    bool (*forward)(struct model_run *r, const struct pass *p, struct error *err);
+    bool (*logits)(struct model_run *r, const void *x, int64_t n, float *logits, struct error *err);
+    bool (*head_begin)(struct model_run *r, int64_t n_head, const struct model_grad *g, struct error *err);
+    bool (*head_clear)(struct model_run *r, struct error *err);
+    bool (*head_rows)(struct model_run *r, const struct head_part *c, struct error *err);
+    bool (*head_end)(struct model_run *r, const struct model_grad *g, struct error *err);
+    bool (*layers_bwd)(struct model_run *r, const struct model_grad *g, struct error *err);
+    // What a pass on one device asks for; NULL where the form passes its work on. embed: y (n, d) =
+    // the embedding of the pass's tokens. product: y = W x + b and the adapter's share. part: where
+    // the device's part of a sum goes that belongs at y, and of which type it is; sum: y from all
+    // devices' parts, described by `of` but for its x.
+    bool (*embed)(struct model_run *r, void *y, const struct pass *p, struct error *err);
+    bool (*product)(struct model_run *r, int64_t l, enum product which, const struct linear *w, void *y, const void *x,
+                    const struct pass *p, bool for_norm, struct error *err);
+    void *(*part)(struct model_run *r, void *y, enum dtype *dtype);
+    bool (*sum)(struct model_run *r, const struct tree_sum *of, struct error *err);
+};
+extern const struct run_form run_one, run_team, run_stages;
+
 /* ---- run.c */
+/* Take the memory of a run's inputs, activations and logits, unless it borrows some. */
+MUST_USE bool run_mem_take(struct model_run *r, const char *what, struct error *err);
 /* Rows of logits that a run computes at a time. */
 int64_t run_head_rows(const struct model *m, const struct run_limits *lim);
 /* Run the caller's other work, if there is any. */
@@ -187,19 +230,12 @@ MUST_USE bool run_idle(struct model_run *r, struct error *err);
 /* Like device_sync, and run the caller's other work meanwhile. */
 MUST_USE bool run_sync(struct model_run *r, struct error *err);
 
-/* ---- run_stages.c */
-struct stage_runs;
-struct stage_runs *stage_runs_new(struct model_run *r, struct error *err);
-void stage_runs_free(struct stage_runs *s);
-void stage_runs_bind(struct stage_runs *s, struct model *m);
-void stage_idle(struct stage_runs *s, int q, bool (*idle)(void *ctx, struct error *err), void *ctx);
-MUST_USE bool stages_score(struct model_run *r, const struct model_batch *b, const struct token_loss *loss, struct error *err);
-/* From now on r, the run of a stage, works on the micro-batch of this set. */
+/* From now on r, the run of a stage's device, works on the micro-batch of this set. */
 void run_set_use(struct model_run *r, const struct run_set *set);
-/* From now on all devices of the stage work on set k. */
-void run_micro_use(struct model_run *r, int k);
 
 /* ---- run_batch.c */
+/* model_score by the run's own form. */
+MUST_USE bool one_score(struct model_run *r, const struct model_batch *b, const struct token_loss *loss, struct error *err);
 /* Check a packed batch and put its tokens, positions and bounds on the device. */
 MUST_USE bool run_batch_put(struct model_run *r, const struct model_batch *b, struct error *err);
 
@@ -255,6 +291,11 @@ struct linear linear_of(const struct model *m, int64_t l, enum product which);
 MUST_USE bool block_fwd(struct model_run *r, const struct acts *a, int64_t l, const struct pass *p, struct error *err);
 /* Run the whole stack up to the last norm, r->hf. */
 MUST_USE bool run_forward(struct model_run *r, const struct pass *p, struct error *err);
+/* run_one's functions: on the model's own device. */
+MUST_USE bool one_forward(struct model_run *r, const struct pass *p, struct error *err);
+MUST_USE bool one_embed(struct model_run *r, void *y, const struct pass *p, struct error *err);
+MUST_USE bool one_product(struct model_run *r, int64_t l, enum product which, const struct linear *w, void *y, const void *x,
+                          const struct pass *p, bool for_norm, struct error *err);
 
 /* ---- run_experts.c */
 /* A layer's experts, from x (n, d) to y; and what the backward pass takes of it stays in a. */
@@ -285,7 +326,7 @@ MUST_USE bool norm_sum(struct model_run *r, float *dq, float *dk, struct error *
 /* dx (n, d) = the sum over the rows of the head, from dlogits (n, vocab; ld apart). */
 MUST_USE bool head_sum(struct model_run *r, void *dx, const void *dlogits, int64_t n, int64_t ld, struct error *err);
 
-/* ---- run_backward.c: what each rank of a team does of a backward pass */
+/* ---- run_backward.c: a backward pass on one device */
 /* A chunk of the head's rows. */
 struct head_part {
     const void *dlogits;    // (n, vocab), rows ld apart
@@ -314,6 +355,7 @@ MUST_USE bool embed_grad(struct model_run *r, const struct model_grad *g, const 
 int head_piece(const struct model *m);
 /* The logits (n, vocab) of x (n, d), rows of the last norm's output. */
 MUST_USE bool head_fwd(struct model_run *r, const void *x, int64_t n, float *logits, struct error *err);
+MUST_USE bool one_logits(struct model_run *r, const void *x, int64_t n, float *logits, struct error *err);
 /* Gather the rows with a target: fills row_index and the device's row and target. target is
  * (r->n_tok), host; -1: none. */
 MUST_USE bool head_select(struct model_run *r, const int32_t *target, int64_t *n_head, struct error *err);

@@ -15,13 +15,13 @@
 #include "workers/engine/pass/run_impl.h"
 #include "workers/engine/model/stages.h"
 #include "workers/engine/model/team_impl.h"
-#include "workers/engine/pass/run_team.h"
 #include "workers/engine/pass/run_stages.h"
 
 #define MARKS (4 * PIPELINE_STAGES_MAX)    // more steps than any stage is ahead of another
 _Static_assert(PIPELINE_STAGES_MAX == TEAM_MAX, "a stage is a rank");
 
 struct stage_runs {
+    struct model_run *whole;    // the run that callers have
     struct team *team;
     int n;
     struct model_run *run[TEAM_MAX];
@@ -51,9 +51,8 @@ static bool stage_open(void *ctx, int q, struct error *err)
 {
     struct stage_runs *s = ctx;
     struct model *stage = team_rank(s->team, q)->slice;
-    struct run_limits lim = stage_limits(stage, &s->run[q]->lim);
-    lim.head_rows = run_head_rows(s->run[q]->m, &lim);    // as on one device, whichever has the head: a sum's chunks follow from it
-    s->run[q] = NULL;
+    struct run_limits lim = stage_limits(stage, &s->whole->lim);
+    lim.head_rows = run_head_rows(s->whole->m, &lim);    // as on one device, whichever has the head: a sum's chunks follow from it
     for (int i = 0; i < MARKS; i++)
         if (!(s->mark[q][i] = mark_new(stage->dev, err)))
             return false;
@@ -62,27 +61,20 @@ static bool stage_open(void *ctx, int q, struct error *err)
     return (s->run[q] = model_run_new(stage, &lim, err)) != NULL;
 }
 
-struct stage_runs *stage_runs_new(struct model_run *r, struct error *err)
+static bool stages_open(struct model_run *r, struct error *err)
 {
-    struct stage_runs *s = calloc(1, sizeof *s);
-    if (!s) {
-        error_set(err, ERR_NO_MEMORY, "no memory for a run in stages");
-        return NULL;
-    }
+    struct stage_runs *s = r->stages = calloc(1, sizeof *s);
+    if (!s)
+        return error_set(err, ERR_NO_MEMORY, "no memory for a run in stages");
+    s->whole = r;
     s->team = r->m->team;
     s->n = team_size(s->team);
-    for (int q = 0; q < s->n; q++)
-        s->run[q] = r;    // for its limits
-    if (team_call(s->team, stage_open, s, err))
-        return s;
-    for (int q = 0; q < s->n; q++)
-        s->run[q] = s->run[q] == r ? NULL : s->run[q];
-    stage_runs_free(s);
-    return NULL;
+    return team_call(s->team, stage_open, s, err);
 }
 
-void stage_runs_free(struct stage_runs *s)
+static void stages_close(struct model_run *r)
 {
+    struct stage_runs *s = r->stages;
     if (!s)
         return;
     for (int q = 0; q < s->n; q++) {
@@ -95,20 +87,10 @@ void stage_runs_free(struct stage_runs *s)
     free(s);
 }
 
-void stage_runs_bind(struct stage_runs *s, struct model *m)
+static void stages_bind(struct model_run *r, struct model *m)
 {
-    for (int q = 0; q < s->n; q++)
-        model_run_bind(s->run[q], team_rank(m->team, q)->slice);
-}
-
-void stage_idle(struct stage_runs *s, int q, bool (*idle)(void *ctx, struct error *err), void *ctx)
-{
-    int n = model_n_device(s->run[0]->m);
-    struct model_run *r = s->run[q / n];
-    if (r->team)
-        team_idle(r->team, q % n, idle, ctx);
-    else
-        model_run_idle(r, idle, ctx);
+    for (int q = 0; q < r->stages->n; q++)
+        model_run_bind(r->stages->run[q], team_rank(m->team, q)->slice);
 }
 
 /* ---- steps */
@@ -117,11 +99,16 @@ struct working {
     const struct stage_work *w;
 };
 
-/* The run of a stage's device: of one of its team, or of the stage itself. */
+/* The run of a stage's device. */
 static struct model_run *run_of(struct stage_runs *s, int q, int rank)
 {
-    struct model_run *r = s->run[q];
-    return r->team ? team_run_of(r->team, rank) : r;
+    return s->run[q]->form->device(s->run[q], rank);
+}
+
+static struct model_run *stages_device(struct model_run *r, int q)
+{
+    int n = model_n_device(r->stages->run[0]->m);
+    return run_of(r->stages, q / n, q % n);
 }
 
 static int set_of(const struct working *k, int q, int64_t micro)
@@ -129,11 +116,13 @@ static int set_of(const struct working *k, int q, int64_t micro)
     return (int)(micro % k->s->plan.stage[q].n_set);
 }
 
+/* Where the stage's gradient goes. */
 static struct model_grad grad_of(const struct working *k, int q)
 {
-    const struct model_run *r = k->s->run[q];
-    const struct model_grad *slice = k->w->grad->slice + q * model_n_device(r->m);
-    return r->team ? (struct model_grad){ .slice = slice } : *slice;
+    const struct model_grad *slice = k->w->grad->slice + q * model_n_device(k->s->run[q]->m);
+    struct model_grad g = *slice;    // of a stage of one device
+    g.slice = slice;
+    return g;
 }
 
 static bool forward_do(const struct working *k, int q, int64_t micro, struct error *err)
@@ -141,7 +130,7 @@ static bool forward_do(const struct working *k, int q, int64_t micro, struct err
     struct model_run *r = k->s->run[q];
     int set = set_of(k, q, micro);
     struct model_batch b;
-    run_micro_use(r, set);
+    r->form->set_use(r, set);
     if (!k->w->batch(k->w->ctx, q, micro, &b, err) || !run_batch_put(r, &b, err))
         return false;
     r->set[set].n_tok = r->n_tok;
@@ -182,13 +171,13 @@ static bool backward_do(const struct working *k, int q, int64_t micro, struct er
 {
     struct model_run *r = k->s->run[q];
     struct model_grad g = grad_of(k, q);
-    run_micro_use(r, set_of(k, q, micro));
+    r->form->set_use(r, set_of(k, q, micro));
     gradient_goes(k, q, micro);
     if (r->m->own.head) {
         shared_use(k, q, micro);
         return k->w->finish(k->w->ctx, micro, r, &g, err);
     }
-    return r->team ? team_layers_bwd(r, &g, err) : layers_bwd(r, &g, err);
+    return r->form->layers_bwd(r, &g, err);
 }
 
 /* The shared tensor's gradient in a micro-batch, of which the head's part is there. */
@@ -200,8 +189,8 @@ static bool embed_of(void *ctx, struct model_run *r, struct error *err)
 {
     const struct embedding *e = ctx;
     int64_t at = e->slot * r->lim.max_tok;
-    return embed_grad(r, r->peers ? &e->g->slice[r->rank] : e->g,
-                      (char *)r->dembed + (size_t)(at * r->m->c.d_model) * dtype_size(r->m->dtype), r->dembed_token + at, e->n_tok, err);
+    return embed_grad(r, &e->g->slice[r->rank], (char *)r->dembed + (size_t)(at * r->m->c.d_model) * dtype_size(r->m->dtype),
+                      r->dembed_token + at, e->n_tok, err);
 }
 static bool embed_do(const struct working *k, int q, int64_t micro, struct error *err)
 {
@@ -209,7 +198,7 @@ static bool embed_do(const struct working *k, int q, int64_t micro, struct error
     struct model_grad g = grad_of(k, q);
     struct embedding e = { &g, micro % k->s->plan.n_shared, k->s->shared_tok[micro % k->s->plan.n_shared] };
     shared_use(k, q, micro);
-    return r->team ? team_runs_call(r, embed_of, &e, err) : embed_of(&e, r, err);
+    return r->form->each(r, embed_of, &e, err);
 }
 
 /* Stage q waits until others have done what each of these says, on the host and on the device; each of its devices carries its exchange on
@@ -238,9 +227,7 @@ static bool waits_do(struct stage_runs *s, int q, const struct stage_wait *wait,
     bool any = false;
     for (int i = 0; i < n; i++)
         any = any || wait[i].stage >= 0;
-    return !any
-           || (stopwatch_begin(s->idle[q], err) && (r->team ? team_runs_call(r, steps_await, &a, err) : steps_await(&a, r, err))
-               && stopwatch_end(s->idle[q], err));
+    return !any || (stopwatch_begin(s->idle[q], err) && r->form->each(r, steps_await, &a, err) && stopwatch_end(s->idle[q], err));
 }
 
 /* A stage that is done stands still until all are. */
@@ -323,8 +310,12 @@ static bool score_finish(void *ctx, UNUSED int64_t k, struct model_run *last, UN
     return model_head(last, ((const struct scored *)ctx)->loss, err);
 }
 
-bool stages_score(struct model_run *r, const struct model_batch *b, const struct token_loss *loss, struct error *err)
+static bool stages_score(struct model_run *r, const struct model_batch *b, const struct token_loss *loss, struct error *err)
 {
     struct scored c = { b, loss };
     return model_stages_run(r, &(struct stage_work){ .n_micro = 1, .ctx = &c, .batch = score_batch, .finish = score_finish }, err);
 }
+
+const struct run_form run_stages = {
+    .spread = true, .open = stages_open, .close = stages_close, .bind = stages_bind, .device = stages_device, .score = stages_score
+};

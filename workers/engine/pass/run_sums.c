@@ -7,7 +7,6 @@
  * heads share, is a sum over heads and is cut likewise, where parts are of whole heads. */
 #include "workers/engine/model/model_impl.h"
 #include "workers/engine/pass/run_impl.h"
-#include "workers/engine/pass/run_team.h"
 
 int sums_own(const struct model *m)
 {
@@ -20,11 +19,11 @@ static bool rows_sum(struct model_run *r, struct linear_bwd_tree *s, bool accumu
     const struct model *m = r->m;
     void *dx = s->y, *y = accumulate ? r->dh : dx;    // nothing reads dh where a sum is added to what is there
     struct tree_sum all = { .y = y, .n = s->n, .d = m->c.d_model, .y_dtype = m->dtype, .dtype = m->dtype };
-    s->y = r->peers ? team_part(r) : y;
-    s->y_dtype = r->peers ? DT_F32 : m->dtype;
+    s->y_dtype = m->dtype;
+    s->y = r->form->part(r, y, &s->y_dtype);
     s->part = r->leaf;
     s->n_part = sums_own(m);
-    return m->dev->op->linear_bwd_tree(m->dev, s, err) && (!r->peers || team_sum(r, &all, err))
+    return m->dev->op->linear_bwd_tree(m->dev, s, err) && r->form->sum(r, &all, err)
            && (!accumulate || OP(m->dev, err, add_fwd, .y = dx, .a = dx, .b = y, .n = s->n * m->c.d_model, .dtype = m->dtype));
 }
 
@@ -41,12 +40,12 @@ bool norm_sum(struct model_run *r, float *dq, float *dk, struct error *err)
     int own = norm_parts(m);
     int64_t hd = m->c.d_head;
     float *sum = r->dnorm + 2 * own * hd, *to[] = { dq, dk };
-    struct tree_sum
-        tree = { .y = r->peers ? team_part(r) : sum, .n_x = own, .n = 2, .d = hd, .ldx = own * hd, .y_dtype = DT_F32, .dtype = m->dtype },
-        all = { .y = sum, .n = 2, .d = hd, .y_dtype = DT_F32, .dtype = m->dtype };
+    struct tree_sum tree = { .n_x = own, .n = 2, .d = hd, .ldx = own * hd, .y_dtype = DT_F32, .dtype = m->dtype },
+                    all = { .y = sum, .n = 2, .d = hd, .y_dtype = DT_F32, .dtype = m->dtype };
+    tree.y = r->form->part(r, sum, &tree.y_dtype);
     for (int p = 0; p < own; p++)
         tree.x[p] = r->dnorm + p * hd;
-    if (!dev->op->tree_sum(dev, &tree, err) || (r->peers && !team_sum(r, &all, err)))
+    if (!dev->op->tree_sum(dev, &tree, err) || !r->form->sum(r, &all, err))
         return false;
     for (int k = 0; k < 2; k++)
         if (to[k] && !OP(dev, err, axpy, .y = to[k], .x = sum + k * hd, .n = hd, .scale = 1))

@@ -13,6 +13,9 @@
  * In a recorded step on different cards nobody meets and there are no marks: the sum's own kernel, or the norm's that follows, waits for the
  * other devices (ops.h, step_meeting), and so each rank's part is a chain of its own in the graph.
  *
+ * The run that callers have keeps inputs and logits on the first device (run_team). Each rank has a run of its own for its slice, which does
+ * what any device's run does but for the embedding and for sums that ranks have parts of (rank_form).
+ *
  * The embedding's rows are read from all slices. Where a rank keeps shards of its slice only, and has whole pieces in turn, all meet before
  * that, when each has bound its part, and after it, before any of them lets another piece take that place. */
 #include <stdlib.h>
@@ -20,11 +23,12 @@
 #include "workers/engine/pass/kv.h"
 #include "workers/engine/model/model_impl.h"
 #include "workers/engine/model/team_impl.h"
-#include "workers/engine/pass/run_team.h"
+#include "workers/engine/pass/run_impl.h"
 
 struct team_run {
     struct model_run *whole;    // the run that callers have
     struct team *team;
+    struct run_form rank_form;    // of the ranks' runs
     struct peer {
         struct model_run *run;    // of the slice
         float *part[2];           // (max_tok, d_model) device
@@ -47,7 +51,7 @@ static size_t part_bytes(const struct model *m, const struct run_limits *lim)
     return (size_t)MAX(lim->max_tok * m->c.d_model, 2 * m->c.d_head) * sizeof(float);
 }
 
-size_t team_run_bytes(const struct model *m, const struct run_limits *lim)
+static size_t team_bytes(const struct model *m, const struct run_limits *lim)
 {
     struct run_limits l = rank_limits(m, lim);
     struct error ignored;
@@ -74,6 +78,8 @@ static bool words_open(struct team *t, int rank, uint32_t **out, struct error *e
     return (*out = mem_new(dev, size_bytes, "words of meetings", err)) && OP(dev, err, mem_fill, .y = *out, .size_bytes = size_bytes);
 }
 
+static struct run_form rank_form(void);
+
 static bool peer_open(void *ctx, int rank, struct error *err)
 {
     struct team_run *t = ctx;
@@ -82,6 +88,7 @@ static bool peer_open(void *ctx, int rank, struct error *err)
     struct run_limits lim = rank_limits(t->whole->m, &t->whole->lim);
     if (!(p->run = model_run_new(own->slice, &lim, err)))
         return false;
+    p->run->form = &t->rank_form;
     p->run->peers = t;
     p->run->rank = rank;
     for (int b = 0; b < 2; b++)
@@ -91,25 +98,25 @@ static bool peer_open(void *ctx, int rank, struct error *err)
     return true;
 }
 
-struct team_run *team_run_new(struct model_run *r, struct error *err)
+static bool team_open(struct model_run *r, struct error *err)
 {
-    struct team_run *t = calloc(1, sizeof *t);
-    if (!t) {
-        error_set(err, ERR_NO_MEMORY, "no memory for a run on a team");
-        return NULL;
-    }
+    if (!run_mem_take(r, "scratch", err))
+        return false;
+    struct team_run *t = r->team = calloc(1, sizeof *t);
+    if (!t)
+        return error_set(err, ERR_NO_MEMORY, "no memory for a run on a team");
     t->whole = r;
     t->team = r->m->team;
-    if (!team_call(t->team, peer_open, t, err)) {
-        team_run_free(t);
-        return NULL;
-    }
+    t->rank_form = rank_form();
+    if (!team_call(t->team, peer_open, t, err))
+        return false;
     r->hf = t->peer[0].run->hf;
-    return t;
+    return true;
 }
 
-void team_run_free(struct team_run *t)
+static void team_close(struct model_run *r)
 {
+    struct team_run *t = r->team;
     if (!t)
         return;
     for (int q = 0; q < team_size(t->team); q++) {
@@ -140,7 +147,7 @@ static bool ranks_meet(struct model_run *r, struct error *err)
     return true;
 }
 
-bool team_embed(struct model_run *r, void *y, const struct pass *p, struct error *err)
+static bool rank_embed(struct model_run *r, void *y, const struct pass *p, struct error *err)
 {
     const struct model *whole = r->peers->whole->m, *has = whole->table ? whole->table : whole;
     bool in_turn = r->m->kept && whole->n_stage == 0;    // of stages it stays where it is
@@ -155,9 +162,10 @@ bool team_embed(struct model_run *r, void *y, const struct pass *p, struct error
     return !in_turn || ranks_meet(r, err);
 }
 
-float *team_part(struct model_run *r)
+static void *rank_part(struct model_run *r, UNUSED void *y, enum dtype *dtype)
 {
     const struct peer *own = &r->peers->peer[r->rank];
+    *dtype = DT_F32;
     return own->part[own->turn];
 }
 
@@ -190,7 +198,7 @@ static bool parts_sum(struct model_run *r, const struct tree_sum *of, int n_own,
     return (sum.meet || ranks_meet(r, err)) && dev->op->tree_sum(dev, &sum, err);
 }
 
-bool team_sum(struct model_run *r, const struct tree_sum *of, struct error *err)
+static bool rank_sum(struct model_run *r, const struct tree_sum *of, struct error *err)
 {
     return parts_sum(r, of, 1, err);
 }
@@ -205,19 +213,31 @@ static bool parts_go(const struct model_run *r, const struct linear *l, int64_t 
            && (n_own - 1) * (n_rank - 1) * n * l->n_out <= PARTS_ELEMS_MORE;
 }
 
-bool team_product(struct model_run *r, const struct linear *l, void *y, const void *x, int64_t n, bool for_norm, struct error *err)
+/* Of two products each rank has a part of every sum. */
+static bool rank_product(struct model_run *r, int64_t l, enum product which, const struct linear *w, void *y, const void *x,
+                         const struct pass *p, bool for_norm, struct error *err)
 {
-    bool in_parts = for_norm && parts_go(r, l, n);
-    return OP(r->m->dev, err, linear_fwd, .y = team_part(r), .x = x, .w = l->w, .n = n, .y_dtype = DT_F32, .in_parts = in_parts)
-           && parts_sum(r,
-                        &(struct tree_sum){ .y = y,
-                                            .bias = model_at(r->m, l->bias_at),
-                                            .n = n,
-                                            .d = l->n_out,
-                                            .y_dtype = r->m->dtype,
-                                            .dtype = r->m->dtype,
-                                            .for_norm = for_norm },
-                        in_parts ? l->w->parts : 1, err);
+    enum dtype dtype = r->m->dtype;
+    if (which != PRODUCT_O && which != PRODUCT_DOWN)
+        return run_one.product(r, l, which, w, y, x, p, for_norm, err);
+    bool in_parts = for_norm && parts_go(r, w, p->n);
+    struct tree_sum sum = {
+        .y = y, .bias = model_at(r->m, w->bias_at), .n = p->n, .d = w->n_out, .y_dtype = dtype, .dtype = dtype, .for_norm = for_norm
+    };
+    void *part = rank_part(r, y, &dtype);
+    return OP(r->m->dev, err, linear_fwd, .y = part, .x = x, .w = w->w, .n = p->n, .y_dtype = dtype, .in_parts = in_parts)
+           && parts_sum(r, &sum, in_parts ? w->w->parts : 1, err);
+}
+
+/* A rank's run does what any device's does, but for these. */
+static struct run_form rank_form(void)
+{
+    struct run_form f = run_one;
+    f.embed = rank_embed;
+    f.product = rank_product;
+    f.part = rank_part;
+    f.sum = rank_sum;
+    return f;
 }
 
 /* ---- what callers' runs do by their ranks */
@@ -256,7 +276,7 @@ static bool rank_forward(void *ctx, int rank, struct error *err)
     p.kv = p.kv ? kv_of_rank(p.kv, rank) : NULL;
     return run_forward(run, &p, err) && all_here(run, err);
 }
-bool team_forward(struct model_run *r, const struct pass *p, struct error *err)
+static bool team_forward(struct model_run *r, const struct pass *p, struct error *err)
 {
     struct forward f = { r, p };
     return team_call(r->team->team, rank_forward, &f, err);
@@ -288,31 +308,27 @@ static bool rank_head(void *ctx, int rank, struct error *err)
                  .ldy = h->r->m->c.vocab, .y_dtype = DT_F32)
            && all_here(run, err);
 }
-bool team_logits(struct model_run *r, const void *x, int64_t n, float *logits, struct error *err)
+static bool team_logits(struct model_run *r, const void *x, int64_t n, float *logits, struct error *err)
 {
     struct head_call h = { r, x, n, logits };
     return team_call(r->team->team, rank_head, &h, err);
 }
 
-void team_bind(struct model_run *r, struct model *m)
+static void team_bind(struct model_run *r, struct model *m)
 {
     for (int q = 0; q < team_size(r->team->team); q++)
         model_run_bind(r->team->peer[q].run, team_slice(m, q));
 }
 
-void team_idle(struct team_run *t, int rank, bool (*idle)(void *ctx, struct error *err), void *ctx)
+static struct model_run *team_device(struct model_run *r, int rank)
 {
-    model_run_idle(t->peer[rank].run, idle, ctx);
+    return r->team->peer[rank].run;
 }
 
 /* ---- of a stage of a pipeline */
-struct model_run *team_run_of(struct team_run *t, int rank)
+static void team_set_use(struct model_run *r, int k)
 {
-    return t->peer[rank].run;
-}
-
-void team_set_use(struct model_run *r, int k)
-{
+    run_set_use(r, &r->set[k]);
     for (int q = 0; q < team_size(r->team->team); q++) {
         struct model_run *run = r->team->peer[q].run;
         run_set_use(run, &run->set[k]);
@@ -332,7 +348,7 @@ static bool rank_do(void *ctx, int rank, struct error *err)
     struct model_run *run = c->r->team->peer[rank].run;
     return c->fn(c->ctx, run, err) && all_here(run, err);
 }
-bool team_runs_call(struct model_run *r, bool (*fn)(void *ctx, struct model_run *run, struct error *err), void *ctx, struct error *err)
+static bool team_each(struct model_run *r, bool (*fn)(void *ctx, struct model_run *run, struct error *err), void *ctx, struct error *err)
 {
     return team_call(r->team->team, rank_do, &(struct calling){ r, fn, ctx }, err);
 }
@@ -357,7 +373,7 @@ static bool rank_head_begin(void *ctx, int rank, struct error *err)
     own->turn = 0;
     return model_bind(own->run->m, head_piece(own->run->m), err) && head_bwd_begin(own->run, b->n_head, &g, err) && all_here(own->run, err);
 }
-bool team_head_begin(struct model_run *r, int64_t n_head, const struct model_grad *g, struct error *err)
+static bool team_head_begin(struct model_run *r, int64_t n_head, const struct model_grad *g, struct error *err)
 {
     struct backward b = { .r = r, .g = g, .n_head = n_head };
     return team_call(r->team->team, rank_head_begin, &b, err);
@@ -369,7 +385,7 @@ static bool rank_head_clear(void *ctx, int rank, struct error *err)
     own->turn = 0;
     return head_bwd_clear(own->run, err) && all_here(own->run, err);
 }
-bool team_head_clear(struct model_run *r, struct error *err)
+static bool team_head_clear(struct model_run *r, struct error *err)
 {
     return team_call(r->team->team, rank_head_clear, r, err);
 }
@@ -397,7 +413,7 @@ static bool rank_head_rows(void *ctx, int rank, struct error *err)
     }
     return head_bwd_rows(run, &c, err) && all_here(run, err);
 }
-bool team_head_rows(struct model_run *r, const struct head_part *c, struct error *err)
+static bool team_head_rows(struct model_run *r, const struct head_part *c, struct error *err)
 {
     struct backward b = { .r = r, .rows = c };
     return team_call(r->team->team, rank_head_rows, &b, err);
@@ -410,7 +426,7 @@ static bool rank_head_end(void *ctx, int rank, struct error *err)
     struct model_run *run = b->r->team->peer[rank].run;
     return head_bwd_end(run, &g, err) && all_here(run, err);
 }
-bool team_head_end(struct model_run *r, const struct model_grad *g, struct error *err)
+static bool team_head_end(struct model_run *r, const struct model_grad *g, struct error *err)
 {
     struct backward b = { .r = r, .g = g };
     return team_call(r->team->team, rank_head_end, &b, err);
@@ -425,8 +441,25 @@ static bool rank_layers_bwd(void *ctx, int rank, struct error *err)
     return model_ahead(own->run->m, 0, err)    // for the next forward pass
            && layers_bwd(own->run, &g, err) && (!own->run->idle || run_sync(own->run, err)) && all_here(own->run, err);
 }
-bool team_layers_bwd(struct model_run *r, const struct model_grad *g, struct error *err)
+static bool team_layers_bwd(struct model_run *r, const struct model_grad *g, struct error *err)
 {
     struct backward b = { .r = r, .g = g };
     return team_call(r->team->team, rank_layers_bwd, &b, err);
 }
+
+const struct run_form run_team = { .spread = true,
+                                   .open = team_open,
+                                   .close = team_close,
+                                   .bytes = team_bytes,
+                                   .bind = team_bind,
+                                   .device = team_device,
+                                   .each = team_each,
+                                   .set_use = team_set_use,
+                                   .score = one_score,
+                                   .forward = team_forward,
+                                   .logits = team_logits,
+                                   .head_begin = team_head_begin,
+                                   .head_clear = team_head_clear,
+                                   .head_rows = team_head_rows,
+                                   .head_end = team_head_end,
+                                   .layers_bwd = team_layers_bwd };
