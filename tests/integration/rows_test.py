@@ -1,0 +1,190 @@
+"""tags: limit=600
+The table of CONTRIBUTING.md names every file that a new row needs: a script adds one of each kind in the files of its row alone, and the
+program that is built from them has it. rows_long_test.py has the kinds whose headers the whole program includes."""
+import contextlib
+import http.client
+import json
+import os
+import re
+import subprocess
+import unittest
+import grow
+import tiny_model
+
+REWARD = r'''
+/* One for each vowel. */
+#include <string.h>
+#include "workers/engine/reward/kind.h"
+
+static void vowels_score(UNUSED void *self, UNUSED const struct reward_config *config, const struct reward_input *in, struct reward_output *out,
+                         int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        out[i].score = SCORE_OK;
+        for (size_t k = 0; k < in[i].response_len; k++)
+            out[i].reward += strchr("aeiou", in[i].response[k]) != NULL;
+    }
+}
+
+const struct reward_kind reward_kind_vowels = { .name = "vowels", .score = vowels_score };
+'''
+EXPORT = r'''
+#include <stdio.h>
+#include "workers/export/export.h"
+#include "workers/export/rows.h"
+
+static bool row_see(void *arg, const struct journal_step *row)
+{
+    *(int64_t *)arg = row->step;
+    return true;
+}
+
+bool export_newest(const struct export_request *r, struct error *err)
+{
+    struct cursor cursor = CURSOR_START;
+    int64_t step = 0;
+    struct journal *journal = rows_open(r->run_dir, err);
+    bool ok = journal && rows_read(journal, &cursor, row_see, &step, err);
+    if (ok)
+        printf("newest step %lld\n", (long long)step);
+    journal_close(journal);
+    return ok;
+}
+'''
+PANE = r'''
+#include "console/tui/app.h"
+
+static void grown_draw(UNUSED const struct pane *p, UNUSED const struct app *a, struct cells *c, struct rect r, UNUSED int64_t now_ns)
+{
+    cells_fmt(c, r.x, r.y, r.w, ROLE_TITLE, "a pane that was added");
+}
+
+const struct pane_type pane_grown = { .name = "Grown", .size = sizeof(struct pane), .draw = grown_draw };
+'''
+SUBCOMMAND = r'''
+#include <stdio.h>
+#include "protocol/base/cli.h"
+#include "protocol/base/subcommand.h"
+
+static bool grown_cmd(int argc, char **argv, struct error *err)
+{
+    struct cli cli = { .command = "rollcall grown", .about = "Says that it is there." };
+    if (!cli_parse(&cli, argc, argv, err) || cli.help_wanted)
+        return cli.help_wanted;
+    puts("it is there");
+    return true;
+}
+
+const struct subcommand grown_subcommand = { "grown", grown_cmd, "a command that was added" };
+'''
+# Kind of row: what a script changes.
+EDITS = {
+    "algorithm": {
+        "protocol/settings/knobs.c": [('"GRPO|DAPO|', '"GRPO|GROWN|DAPO|')],
+        "protocol/settings/preset.c": [('    { "algo", "DAPO", "kl_coeff", "0" },\n',
+                                        '    { "algo", "DAPO", "kl_coeff", "0" },\n    { "algo", "GROWN", "kl_coeff", "0" },\n')],
+    },
+    "reward": {
+        "workers/engine/reward/reward.c": [("&reward_kind_environment,", "&reward_kind_environment, &reward_kind_vowels,")],
+        "workers/engine/reward/kind.h": [("reward_kind_judge;", "reward_kind_judge, reward_kind_vowels;")],
+        "workers/engine/reward/NAME.c": REWARD,
+    },
+    "exporter": {
+        "protocol/settings/export_kinds.h": [("    EXPORT_JSONL,\n", "    EXPORT_JSONL,\n    EXPORT_NEWEST,\n")],
+        "protocol/settings/export_kinds.c": [("    [EXPORT_TENSORBOARD]", '    [EXPORT_NEWEST] = { "newest", NULL, "the newest step" },\n    [EXPORT_TENSORBOARD]')],
+        "workers/export/export.h": [("bool export_csv(", "bool export_newest(const struct export_request *r, struct error *err);\nbool export_csv(")],
+        "workers/export/table.c": [("    [EXPORT_CSV] = export_csv,", "    [EXPORT_NEWEST] = export_newest, [EXPORT_CSV] = export_csv,")],
+        "workers/export/NAME.c": EXPORT,
+    },
+    "pane": {
+        "console/tui/keys.h": [('    row(DATA,  ', '    row(GROWN,        grown,        \'W\', "W", "grown: a pane that was added")                      \\\n    row(DATA,  ')],
+        "console/tui/pane_NAME.c": PANE,
+    },
+    "route": {
+        "workers/serve/routes.c": [
+            ("// clang-format off\nstatic const struct web_route routes[] = {\n",
+             'static void grown_get(UNUSED void *ctx, UNUSED const struct web_request *q, struct web_answer *a)\n'
+             '{\n    buf_str(&a->body, "{\\"grown\\": true}");\n}\n\n'
+             '// clang-format off\nstatic const struct web_route routes[] = {\n    { "GET", "/grown", grown_get },\n')],
+    },
+    "command": {
+        "protocol/wire/message_table.c": [('    { "resume", "", ARG_NONE', '    { "greet", "", ARG_NONE, "", "", "a command that was added", 30, false },\n    { "resume", "", ARG_NONE')],
+        "workers/controller/orders.c": [
+            ("/* ---- all of them ---- */\n",
+             "static bool greet_begin(UNUSED struct controller *c, UNUSED struct order *o, UNUSED const struct mval *args, struct effect *effect,\n"
+             "                        UNUSED struct error *err)\n{\n    return buf_str(&effect->text, \"hello\");\n}\n\n/* ---- all of them ---- */\n"),
+            ('    { "revert", revert_begin, NULL },\n', '    { "greet", greet_begin, NULL },\n    { "revert", revert_begin, NULL },\n')],
+    },
+    "subcommand": {
+        "console/NAME_cmd.c": SUBCOMMAND,
+        "console/main.c": [("X(quickstart) X(init)", "X(quickstart) X(grown) X(init)")],
+    },
+}
+
+
+class Rows(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.grown = grow.Grown({name.replace("NAME", "grown"): how for edits in EDITS.values() for name, how in edits.items()})
+        cls.addClassCleanup(cls.grown.folder.cleanup)
+
+    def test_the_table_names_the_files_that_were_changed_and_no_others(self):
+        for kind, edits in EDITS.items():
+            self.assertEqual(set(grow.row_of(kind)), set(edits), kind)
+
+    def test_an_algorithm_sets_what_its_rows_say(self):
+        self.assertRegex(self.grown.ask("settings"), r"`algo` .*GRPO, GROWN, DAPO")
+        folder = self.grown.path("model")
+        tiny_model.write(folder)
+        with open(self.grown.path("data.jsonl"), "w") as f:
+            f.write(json.dumps({"messages": [{"role": "user", "content": "a"}], "gt_answer": "2"}) + "\n")
+        words = ("train", "--dry-run", "--model", folder, "--dataset", self.grown.path("data.jsonl"), "--system_prompt", "none", "--max_steps", "1",
+                 "--max_prompt_tokens", "64", "--max_new_tokens", "64", "--runs-dir", self.grown.path("runs"))
+        self.assertRegex(self.grown.ask(*words), r"\n +reference ")
+        self.assertNotRegex(self.grown.ask(*words, "--algo", "GROWN"), r"\n +reference ")    # its penalty is 0
+
+    def test_a_reward_scores(self):
+        said = self.grown.ask("score", "--reward-type", "vowels", "--input", "-", stdin='{"response": "a queue of boxes", "gt_answer": ""}\n')
+        self.assertEqual(json.loads(said)["reward"], 8)
+        self.assertIn("vowels", self.grown.ask("score", "--reward-type", "vowel", "--input", "-", stdin="{}\n", status=2))
+
+    def test_an_exporter_is_listed(self):
+        self.assertRegex(self.grown.ask("export", "--help"), r"\n  newest +the newest step\n")
+        self.assertIn("no journal", self.grown.ask("export", "newest", self.grown.path("."), status=1))
+
+    def test_a_pane_is_opened_by_its_key_and_is_on_the_page_of_help(self):
+        driver = os.path.join(grow.BUILD, "tests", "tui_screenshot")
+        if not os.path.exists(driver):
+            self.skipTest("libvterm or cmocka was not there when the tests were built")
+        done = subprocess.run([driver, self.grown.path("screen.svg"), "120x50", "dark", "wait:verview", "keys:W", "wait:a pane that was added",
+                               "keys:?", "wait:grown: a pane", "keys:q", "--", self.grown.program, "simulate"],
+                              capture_output=True, text=True, timeout=400)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_a_route_answers(self):
+        folder = self.grown.path("served")
+        tiny_model.write(folder)
+        p = subprocess.Popen([self.grown.program, "serve", "--model", folder, "--listen", "127.0.0.1:0", "--threads", "1"],
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        try:
+            port = re.search(r"127\.0\.0\.1:(\d+)", p.stdout.readline())
+            self.assertTrue(port, "the server does not say where it listens")
+            with contextlib.closing(http.client.HTTPConnection("127.0.0.1", int(port[1]), timeout=120)) as c:
+                c.request("GET", "/grown")
+                self.assertEqual(json.load(c.getresponse()), {"grown": True})
+        finally:
+            p.kill()
+            p.wait()
+            p.stdout.close()
+            p.stderr.close()
+
+    def test_a_command_is_listed(self):
+        self.assertRegex(self.grown.ask("ctl", "--help"), r"\n  greet +a command that was added\n")
+
+    def test_a_subcommand_is_listed_and_runs(self):
+        self.assertRegex(self.grown.ask("--help"), r"\n  grown +a command that was added\n")
+        self.assertEqual(self.grown.ask("grown"), "it is there\n")
+
+
+if __name__ == "__main__":
+    unittest.main()
