@@ -391,13 +391,16 @@ static size_t words_len(const struct parser *p, const char *s)
     bool longer = false;
     while (q < p->end) {
         const char *w = q;
-        while (q < p->end && (is_letter(*q) || *q == '\'' || *q == '-'))
-            q++;
+        size_t run = 0, longest = 0;    // letters: a-b-c is no word
+        for (; q < p->end && (is_letter(*q) || *q == '\'' || *q == '-'); q++) {
+            run = is_letter(*q) ? run + 1 : 0;
+            longest = MAX(longest, run);
+        }
         if (q == w)
             break;
         if (word_is(w, (size_t)(q - w), "and") || word_is(w, (size_t)(q - w), "or"))
             break;
-        longer |= q - w >= 4;
+        longer |= q - w >= 4 && longest >= 3;
         last = q;
         if (q < p->end && *q == '.')
             q++;

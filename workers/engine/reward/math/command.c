@@ -493,6 +493,31 @@ static struct math_node *mark_parse(struct parser *p)
     return a && bar && !digits && !capitals ? node_op(node_new(p->m, K_FUNC, 1, a), FN_CONJ) : a;
 }
 
+/* What an accent marks: it says nothing beside a letter, but \\vec{AB} goes from A to B, and is neither BA nor the segment. */
+static struct math_node *accent_parse(struct parser *p)
+{
+    bool arrow = starts(p->t.cmd->name, p->t.cmd->name + strlen(p->t.cmd->name), "vec")
+                 || starts(p->t.cmd->name, p->t.cmd->name + strlen(p->t.cmd->name), "overright");
+    const char *q = space_skip(p->t.end, p->end), *from, *to;
+    if (arrow && q < p->end && *q == '{' && group_find(q, p->end, &from, &to)) {
+        const char *a = space_skip(from, to);
+        while (to > a && to[-1] == ' ')
+            to--;
+        if (to - a == 2 && a[0] >= 'A' && a[0] <= 'Z' && a[1] >= 'A' && a[1] <= 'Z') {
+            char *name = math_take(p->m, 6);
+            if (!name)
+                return parser_fail(p);
+            memcpy(name, (char[]){ a[0], a[1], '^', 'v', 'e', 'c' }, 6);    // no name in a text contains ^
+            group_find(q, p->end, &from, &to);
+            p->p = to + 1;
+            token_next(p);
+            return symbol_node(p, name, 6);
+        }
+    }
+    token_take(p);
+    return argument_parse(p, true);
+}
+
 static bool is_d(const struct math_node *a)    // d or \partial
 {
     return node_is(a, K_SYM) && ((a->len == 1 && a->s[0] == 'd') || (a->len == 7 && memcmp(a->s, "partial", 7) == 0));
@@ -628,7 +653,7 @@ struct math_node *math_command_parse(struct parser *p)
     case C_NUMERAL: return numeral_parse(p);
     case C_FUNC: return func_parse(p, t.cmd->arg);
     case C_FONT: return font_parse(p);
-    case C_ACCENT:
+    case C_ACCENT: return accent_parse(p);
     case C_BOX: token_take(p); return argument_parse(p, true);
     case C_MARK: return mark_parse(p);
     case C_BB: {

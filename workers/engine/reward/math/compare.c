@@ -298,6 +298,14 @@ static bool none_named(struct math_node **e, int n)
     return true;
 }
 
+static bool any_set(struct math_node *const *e, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (e[i]->kind == K_SET)
+            return true;
+    return false;
+}
+
 static enum tri list_compare(struct math *m, struct math_node *a, struct math_node *b, const char **rule, int depth)
 {
     struct math_node **ea = math_take(m, sizeof *ea * ELEMENTS_MAX), **eb = math_take(m, sizeof *eb * ELEMENTS_MAX);
@@ -309,6 +317,8 @@ static enum tri list_compare(struct math *m, struct math_node *a, struct math_no
         return TRI_UNKNOWN;
     }
     *rule = "set";
+    if (a->kind == K_SET && b->kind == K_SET && any_set(ea, na) != any_set(eb, nb))    // {1, {2}} is not {1, 2}
+        return TRI_NO;
     struct math_node **fa = math_take(m, sizeof *fa * (size_t)na + 8), **fb = math_take(m, sizeof *fb * (size_t)nb + 8);
     if (!fa || !fb)
         return TRI_UNKNOWN;
@@ -580,6 +590,15 @@ static bool joins_differ(const struct math_node *a, const struct math_node *b)
     return x != 0 && y != 0 && x != y;
 }
 
+/* How many braces enclose the one element of a, the empty set among them: 2 for {{1}} and for {{}}, 1 for {1} and for {}. */
+static int depth_of_set(const struct math_node *a)
+{
+    int n = 0;
+    for (; a->kind == K_SET && a->n == 1; a = a->child[0])
+        n++;
+    return n + (a->kind == K_SET || (a->kind == K_NAMED_SET && a->op == '0'));
+}
+
 enum tri tree_compare(struct math *m, struct math_node *a, struct math_node *b, const char **rule, int depth)
 {
     if (!a || !b || depth > 24 || m->steps < 0)
@@ -592,6 +611,10 @@ enum tri tree_compare(struct math *m, struct math_node *a, struct math_node *b, 
     if ((a->kind == K_REL && relation_chain_false(m, a)) || (b->kind == K_REL && relation_chain_false(m, b))) {
         m->why = "a false equation";
         return TRI_UNKNOWN;
+    }
+    if (depth_of_set(a) != depth_of_set(b) && MAX(depth_of_set(a), depth_of_set(b)) > 1) {    // {{1}} is not {1}
+        *rule = "set";
+        return TRI_NO;
     }
     while (a->kind == K_SET && a->n == 1 && !is_list(b))
         a = a->child[0];

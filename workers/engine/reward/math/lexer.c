@@ -57,6 +57,15 @@ static const char *dotted_digits(const char *q, const char *end, char *digits, s
     return more == q ? q : NULL;    // a digit after the only dotted one
 }
 
+/* Digits in parentheses at q, which repeat when they stand right after the point: 0.(3). */
+static bool bracketed(const char *q, const char *end)
+{
+    const char *d = q + (q < end && *q == '(');
+    while (d < end && is_digit(*d))
+        d++;
+    return d > q + 1 && *q == '(' && d < end && *d == ')';
+}
+
 static void number_lex(struct parser *p, const char *s)
 {
     struct math_token *t = &p->t;
@@ -95,7 +104,7 @@ static void number_lex(struct parser *p, const char *s)
     t->decimal = false;
     bool point = q < p->end && *q == '.' && q + 1 < p->end
                  && (is_digit(q[1]) || starts(q + 1, p->end, "\\overline{") || starts(q + 1, p->end, "\\bar{")
-                     || starts(q + 1, p->end, "\\dot"));
+                     || starts(q + 1, p->end, "\\dot") || bracketed(q + 1, p->end));
     bool comma = p->plain && !group && q + 1 < p->end && *q == ',' && is_digit(q[1]) && len > 0;
     if (point || comma) {
         const char *f = q + 1, *fe = f;
@@ -111,6 +120,11 @@ static void number_lex(struct parser *p, const char *s)
                 if (rep_end == rep || rep_end == p->end || *rep_end != '}')
                     rep = NULL;
             }
+        }
+        if (point && !rep && fe == f && bracketed(f, p->end)) {
+            rep = rep_end = f + 1;
+            while (*rep_end != ')')
+                rep_end++;
         }
         char dotted[18];
         size_t nf = (size_t)(fe - f), nr = rep ? (size_t)(rep_end - rep) : 0, n_dotted;
@@ -300,7 +314,8 @@ static bool sign_command(struct parser *p, const char *q)
     case '"':
     case '/':
     case '\n':
-        p->dollar |= *q == '$' && p->depth == 0;
+        if (*q == '$' && p->depth == 0)
+            p->currency = "dollar";
         p->p = q + 1;
         token_next(p);
         t->space = true;
@@ -499,6 +514,14 @@ void token_next(struct parser *p)
                 char_token(p, (char)cmd->arg, t->end);
             } else if (cmd->class == C_REL)
                 rel_token(p, (enum math_rel)cmd->arg, t->end);
+            return;
+        }
+        const char *currency = currency_at(s, p->end, &len);
+        if (currency) {
+            p->currency = p->depth == 0 ? currency : p->currency;
+            p->p = s + len;
+            token_next(p);
+            t->space = true;
             return;
         }
         size_t unit = chinese_len(s, p->end);

@@ -52,9 +52,9 @@ struct parser {
     bool in_func;       // in a function's argument without parentheses: \sin x(1+y) ends before them
     bool comma_seen;    // a comma separated something at the top level
     bool failed;
-    struct span unit;    // of the element being parsed: its words, with ^n and /; empty: none so far
-    const char *side;    // where the side of a relation that is being parsed begins
-    bool dollar;         // a dollar sign stood in the element being parsed
+    struct span unit;        // of the element being parsed: its words, with ^n and /; empty: none so far
+    const char *side;        // where the side of a relation that is being parsed begins
+    const char *currency;    // the unit that the sign of a currency in the element being parsed means; NULL: none stood there
 };
 
 /* Read the token at p->p into p->t. Commands without meaning and white space are skipped. */

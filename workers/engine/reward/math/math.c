@@ -2,6 +2,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include "protocol/base/utf8.h"
 #include "workers/engine/reward/math/compare.h"
 #include "workers/engine/reward/math/node.h"
@@ -84,6 +85,19 @@ static bool text_same(struct span a, struct span b)
     }
 }
 
+/* The bytes of "and" at s[i] where it only joins a word to a number: 2 hours and 30 minutes. 0: it does not stand there. */
+static size_t joins_number(struct span s, size_t i)
+{
+    if (s.len - i < 5 || strncasecmp(s.s + i, "and", 3) != 0 || i < 2 || s.s[i - 1] != ' ')
+        return 0;
+    size_t before = i - 1, after = i + 3;
+    while (before > 0 && memchr(" {}", s.s[before], 3))
+        before--;
+    while (after < s.len && memchr(" {}~", s.s[after], 4))
+        after++;
+    return after > i + 3 && after < s.len && is_digit(s.s[after]) && is_alnum(s.s[before]) && !is_digit(s.s[before]) ? 3 : 0;
+}
+
 /* Letters, numbers with their signs and everything that is not ASCII, without case, font commands and other
  * punctuation. False: too long. */
 static bool text_key(struct span s, char *key, size_t *len)
@@ -103,6 +117,12 @@ static bool text_key(struct span s, char *key, size_t *len)
                 i += best - 1;
                 continue;
             }
+        }
+        size_t join = joins_number(s, i);
+        if (join > 0) {
+            i += join - 1;
+            gap = true;
+            continue;
         }
         char c = s.s[i];
         bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'), digit = is_digit(c);
@@ -203,6 +223,28 @@ static struct math_node *answer_parse(struct math *m, struct span s, bool plain)
     return s.len > 0 && s.len <= MATH_ANSWER_MAX ? math_parse(m, s.s, s.len, plain) : NULL;
 }
 
+/* Is what follows a choice's letter more about the choice than what it chooses: another one, "is wrong"? */
+static bool choice_goes_on(struct span s)
+{
+    static const char *const words[] = { "or", "and", "is", "not", "isn't", "nor", "but", "seems", "may", "cannot", "could", "might" };
+    static const char *const fonts[] = { "\\text{", "\\textbf{", "\\mathrm{", "\\textrm{" };
+    for (size_t i = 0; i < ARRAY_SIZE(fonts); i++) {
+        size_t n = strlen(fonts[i]);
+        if (s.len > n && memcmp(s.s, fonts[i], n) == 0)
+            s = span_trim((struct span){ s.s + n, s.len - n });
+    }
+    if (s.len > 0 && memchr(",;/&", *s.s, 4))
+        return true;
+    if (s.len > 2 && *s.s == '(' && s.s[1] >= 'A' && s.s[1] <= 'J' && s.s[2] == ')')
+        return true;
+    for (size_t i = 0; i < ARRAY_SIZE(words); i++) {
+        size_t n = strlen(words[i]);
+        if (s.len >= n && strncasecmp(s.s, words[i], n) == 0 && (s.len == n || !is_alnum(s.s[n])))
+            return true;
+    }
+    return false;
+}
+
 /* "\\textbf{(B)}\\ 12" and "(B) 12": the letter of the choice and what it chooses; false: the text is not of this form. */
 static bool choice_split(struct span s, struct span *letter, struct span *value)
 {
@@ -223,7 +265,7 @@ static bool choice_split(struct span s, struct span *letter, struct span *value)
             k += 5;
         *letter = (struct span){ s.s + n, 1 };
         *value = span_trim((struct span){ s.s + k, s.len - k });
-        return value->len > 0 && (braced || k > behind);
+        return value->len > 0 && (braced || k > behind) && !choice_goes_on(*value);
     }
     return false;
 }

@@ -171,7 +171,7 @@ static struct math_node *postfix_parse(struct parser *p, struct math_node *a)
             a = node_op(node_new(p->m, K_FUNC, 1, a), twice ? FN_FACT2 : FN_FACT);
         } else if (is_char(p, '%')) {
             token_take(p);
-            a = node_new(p->m, K_PCT, 1, a);
+            a = a->kind == K_PCT ? parser_fail(p) : node_new(p->m, K_PCT, 1, a);
         } else if (is_class(p, C_DEGREE)) {
             token_take(p);
             a = node_new(p->m, K_DEG, 1, a);
@@ -433,8 +433,6 @@ struct math_node *sum_parse(struct parser *p)
         if (!pm && !minus && !is_char(p, '+'))
             break;
         token_take(p);
-        if (p->t.kind == T_END && p->depth == 0 && !minus)
-            break;    // a '+' after the last term
         a = n < TERMS_MAX ? product_parse(p) : NULL;
         if (!a)
             return parser_fail(p);
@@ -485,9 +483,9 @@ struct math_node *set_parse(struct parser *p)
 /* a with the unit that was read beside it. */
 static struct math_node *unit_applied(struct parser *p, struct math_node *a)
 {
-    if (p->unit.len == 0 && p->dollar && p->depth == 0)
-        unit_add(p, "dollar", 6);
-    p->dollar &= p->depth > 0;
+    if (p->unit.len == 0 && p->currency && p->depth == 0)
+        unit_add(p, p->currency, strlen(p->currency));
+    p->currency = p->depth > 0 ? p->currency : NULL;
     if (p->unit.len == 0 || !a)
         return a;
     a = node_new(p->m, K_UNIT, 1, a);

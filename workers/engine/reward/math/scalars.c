@@ -27,6 +27,7 @@ enum dimension {
     DIM_MONEY,
     DIM_VOLUME,
     DIM_EURO,
+    DIM_YUAN,
     DIM_MORNING,
     DIM_AFTERNOON,
     DIM_CELSIUS,
@@ -54,7 +55,7 @@ static const struct unit {
     { "mg", DIM_MASS, 1, 1000000 }, { "g", DIM_MASS, 1, 1000 }, { "gram", DIM_MASS, 1, 1000 }, { "kg", DIM_MASS, 1, 1 },
     { "kilogram", DIM_MASS, 1, 1 },
     { "dollar", DIM_MONEY, 1, 1 }, { "usd", DIM_MONEY, 1, 1 }, { "cent", DIM_MONEY, 1, 100 },
-    { "euro", DIM_EURO, 1, 1 },
+    { "euro", DIM_EURO, 1, 1 }, { "yuan", DIM_YUAN, 1, 1 }, { "元", DIM_YUAN, 1, 1 },
     { "l", DIM_VOLUME, 1, 1 }, { "liter", DIM_VOLUME, 1, 1 }, { "litre", DIM_VOLUME, 1, 1 },
     { "ml", DIM_VOLUME, 1, 1000 }, { "milliliter", DIM_VOLUME, 1, 1000 },
     { "am", DIM_MORNING, 1, 1 }, { "a.m", DIM_MORNING, 1, 1 }, { "pm", DIM_AFTERNOON, 1, 1 }, { "p.m", DIM_AFTERNOON, 1, 1 },
@@ -128,7 +129,7 @@ static bool measure_read(struct math *m, struct span s, int sign, struct measure
             next = span_is(w, "per") ? next : span_is(w, "cubic") ? 3 : 2;
             continue;
         }
-        if (span_is(w, "of") || span_is(w, "a") || span_is(w, "an"))
+        if (span_is(w, "of") || (w.len == 1 && *w.s == 'a') || span_is(w, "an"))    // A is an ampere
             continue;
         struct span rest = span_trim((struct span){ s.s + i, s.len - i });
         int power = sign * divide * next;
@@ -289,6 +290,29 @@ static bool spells(const struct math_node *a, struct span *rest)
     return same;
 }
 
+static bool below_one(struct math *m, struct math_node *a)    // a number between -1 and 1, not 0
+{
+    struct math_node *up = node_closed(a) ? node_minus(m, a, node_int(m, 1)) : NULL,
+                     *down = up ? node_new(m, K_ADD, 2, a, node_int(m, 1)) : NULL;
+    return down && scalar_sign(m, up) == -1 && scalar_sign(m, down) == 1 && scalar_sign(m, a) != 0;
+}
+
+/* A number with a unit beside one with a degree or percent mark: degrees may be in radians, and no other unit is one of these. */
+static enum tri mark_compare(struct math *m, struct math_node *unit, struct math_node *mark, const char **rule, int depth)
+{
+    static const char *const degrees[] = { "degree", "degrees", "deg", "度" }, *const radians[] = { "radian", "radians", "rad" };
+    struct span w = span_trim((struct span){ unit->s, (size_t)unit->len });
+    for (size_t i = 0; i < ARRAY_SIZE(degrees) && mark->kind == K_DEG; i++)
+        if (span_is(w, degrees[i]))
+            return scalar_compare(m, unit->child[0], mark->child[0], rule, depth + 1);
+    for (size_t i = 0; i < ARRAY_SIZE(radians) && mark->kind == K_DEG; i++)
+        if (span_is(w, radians[i]))
+            return scalar_equal(m, unit->child[0], mark, m->config.decimals, rule);
+    enum tri t = scalar_compare(m, unit->child[0], mark, rule, depth + 1);
+    m->why = t == TRI_YES ? "units that may differ" : m->why;
+    return t == TRI_YES ? TRI_UNKNOWN : t;
+}
+
 enum tri scalar_compare(struct math *m, struct math_node *a, struct math_node *b, const char **rule, int depth)
 {
     int d = m->config.decimals, sa, sb;
@@ -310,6 +334,8 @@ enum tri scalar_compare(struct math *m, struct math_node *a, struct math_node *b
         return units_compare(m, a, b, rule, depth);
     if (a->kind == K_UNIT || b->kind == K_UNIT) {
         struct math_node *u = a->kind == K_UNIT ? a : b, *o = u == a ? b : a;
+        if ((o->kind == K_DEG || o->kind == K_PCT) && u->child[0]->kind != o->kind)
+            return mark_compare(m, u, o, rule, depth);
         enum tri t = scalar_compare(m, u->child[0], o, rule, depth + 1);
         // the unit was a symbol
         if (t != TRI_YES && (o->flags & HAS_SYM) && u->len <= 2 && !(u->child[0]->flags & HAS_SYM)) {
@@ -342,8 +368,13 @@ enum tri scalar_compare(struct math *m, struct math_node *a, struct math_node *b
         return scalar_compare(m, a->child[0], b->child[0], rule, depth + 1);
     if (a->kind == K_PCT || b->kind == K_PCT) {    // 10% is 0.1, and the 10 of a question that asks for percent
         struct math_node *p = a->kind == K_PCT ? a : b, *o = p == a ? b : a;
-        enum tri t = scalar_equal(m, p, o, d, rule);
-        return t == TRI_YES ? t : tri_either(t, scalar_compare(m, p->child[0], o, rule, depth + 1));
+        enum tri t = scalar_equal(m, p, o, d, rule), same = t == TRI_YES ? t : scalar_compare(m, p->child[0], o, rule, depth + 1);
+        if (same == TRI_YES && t != TRI_YES
+            && below_one(m, o)) {    // 0.3% is more likely a slip for 0.3 than the answer to such a question
+            m->why = "a percentage that may be a share";
+            return TRI_UNKNOWN;
+        }
+        return tri_either(t, same);
     }
     if (a->kind == K_DEG && b->kind == K_DEG)
         return scalar_compare(m, a->child[0], b->child[0], rule, depth + 1);

@@ -128,7 +128,7 @@ static const struct { const char *utf8, *as; } unicode_text[] = {
     { "¼", "(1/4)" }, { "¾", "(3/4)" }, { "⅓", "(1/3)" }, { "⅔", "(2/3)" }, { "⅛", "(1/8)" },
     { "∣", "|" }, { "∶", ":" }, { "⁄", "/" }, { "“", " " }, { "”", " " }, { "‘", " " }, { "’", "'" },
     { "\xc2\xa0", " " }, { "\xe2\x80\x89", " " },
-    { "\xe2\x80\xaf", " " }, { "\xe2\x80\x8b", " " }, { "€", " " }, { "£", " " }, { "¥", " " },
+    { "\xe2\x80\xaf", " " }, { "\xe2\x80\x8b", " " }, 
     { "₀", "_0" }, { "₁", "_1" }, { "₂", "_2" }, { "₃", "_3" }, { "₄", "_4" }, { "₅", "_5" }, { "₆", "_6" }, { "₇", "_7" },
     { "₈", "_8" }, { "₉", "_9" }, { "⁻", "^-" },
     { "ⁿ", "^n" }, { "⁺", "^+" }, { "ₙ", "_n" }, { "⅕", "(1/5)" }, { "⅖", "(2/5)" }, { "⅗", "(3/5)" }, { "⅘", "(4/5)" }, { "⅙", "(1/6)" },
@@ -154,7 +154,8 @@ static const char *const unit_words[] = {
         "euros",
     "rupees", "people", "students", "times", "ways", "rad", "radian", "radians", "points", "coins", "apples", "books",
         "cups",
-    "men", "boys", "girls", "cars", "kmph", "am", "pm", "AM", "PM", "Hz", "Pa", "kPa", "eggs", "bags", "boxes",
+    "men", "boys", "girls", "cars", "kmph", "am", "pm", "AM", "PM", "Hz", "kHz", "MHz", "GHz", "Pa", "kPa", "eV", "keV", "MeV",
+        "kJ", "kW", "mA", "eggs", "bags", "boxes",
 };
 // clang-format on
 
@@ -184,7 +185,7 @@ static const char *const no_plurals[] = {
     "absolutes", "adds", "afterwards", "agrees", "alas", "allows", "always", "ands", "antiderivatives", "anyways", "appears", "applies",
     "approaches", "approximates", "approximations", "assumes", "averages", "backwards", "becomes", "believes", "belongs", "besides",
     "billions", "bits", "bounds", "calls", "centuries", "changes", "comes", "complements", "conjugates", "contains", "continues",
-    "contradicts", "converges", "cosines", "cotangents", "crores", "cubes", "decades", "decimals", "decreases", "degrees", "denominators",
+    "contradicts", "converges", "cosines", "cotangents", "couples", "crores", "cubes", "decades", "decimals", "decreases", "degrees", "denominators",
     "depends", "derivatives", "differences", "differs", "digits", "disagrees", "diverges", "divides", "divisors", "does", "doubles",
     "downstairs", "downwards", "dozens", "drops", "eighths", "eights", "elevens", "ends", "equals", "errors", "estimates", "exceeds",
     "excludes", "exists", "exponentials", "exponents", "factorials", "factors", "fails", "falls", "feels", "fifths", "finds", "fives",
@@ -226,7 +227,7 @@ static const char *const lead_empty[] = {
     "equal", "to",       "result", "solution",  "solutions", "so",          "thus",   "hence",  "therefore", "we",     "get",
     "have",  "area",     "volume", "perimeter", "length",    "width",       "height", "radius", "total",     "cost",   "price",
     "speed", "distance", "time",   "age",       "number",    "probability", "angle",  "ans",    "with",      "where",  "and",
-    "for",   "option",   "choice", "case",      "at",        "when",        "if",     "or",
+    "for",   "option",   "choice", "case",      "at",        "when",        "if",     "or",     "it",        "this",
 };
 
 static bool listed(const char *const *list, size_t n, const char *s, size_t len)
@@ -259,6 +260,18 @@ static struct span word_next(struct span *rest)
 
 #define LISTED(list, word) listed(list, ARRAY_SIZE(list), (word).s, (word).len)
 
+/* Equal parts, by the endings of their number: fourteenths, sixtieths, millionths. */
+static bool is_parts(struct span word)
+{
+    static const char *const endings[] = { "teenths", "tieths", "illionths", "elfths", "evenths", "andths", "redths" };
+    for (size_t i = 0; i < ARRAY_SIZE(endings); i++) {
+        size_t n = strlen(endings[i]);
+        if (word.len > n && strncasecmp(word.s + word.len - n, endings[i], n) == 0)
+            return true;
+    }
+    return false;
+}
+
 /* A regular plural: what is counted. Not plus and minus, this and basis, less. */
 static bool is_plural(struct span word)
 {
@@ -267,7 +280,7 @@ static bool is_plural(struct span word)
     for (size_t i = 0; i < word.len; i++)
         if ((word.s[i] | 32) < 'a' || (word.s[i] | 32) > 'z')
             return false;
-    return !LISTED(no_plurals, word);
+    return !LISTED(no_plurals, word) && !is_parts(word);
 }
 
 /* What a letter of an answer stands for: k is an integer. */
@@ -289,7 +302,7 @@ bool unit_plain(const char *s, size_t len)
     bool before = false;
     for (; word.len > 0; word = next) {
         next = word_next(&rest);
-        bool number = *word.s == '-' || (*word.s >= '0' && *word.s <= '9'), last = next.len == 0;
+        bool number = before && word.s[-1] == '^' && (*word.s == '-' || (*word.s >= '0' && *word.s <= '9')), last = next.len == 0;
         bool times = word.len == 5 && strncasecmp(word.s, "times", 5) == 0;
         bool power = before && LISTED(powers, word);
         bool letter = word.len == 1 && strchr("msghlLNJWVCFA", *word.s);    // not k and M, which are thousands and millions
@@ -474,6 +487,17 @@ const char *unicode_plain(const char *p, const char *end, size_t *len)
         if (stands_at(p, end, unicode_text[i].utf8, len))
             return unicode_text[i].as;
     return unicode_ascii(p, end, len);
+}
+
+const char *currency_at(const char *p, const char *end, size_t *len)
+{
+    static const struct {
+        const char *utf8, *unit;
+    } signs[] = { { "€", "euro" }, { "£", "pound" }, { "¥", "yuan" }, { "￥", "yuan" }, { "₹", "rupee" }, { "¢", "cent" } };
+    for (size_t i = 0; i < ARRAY_SIZE(signs); i++)
+        if (stands_at(p, end, signs[i].utf8, len))
+            return signs[i].unit;
+    return NULL;
 }
 
 bool unit_word(const char *s, size_t len)

@@ -57,6 +57,8 @@ const struct math_command *math_command_find(const struct math *m, const char *s
 const char *unicode_command(const char *p, const char *end, size_t *len);
 /* The plain spelling of the character at p, and the character's bytes; NULL: none. */
 const char *unicode_plain(const char *p, const char *end, size_t *len);
+/* The unit of money that the sign at p means, and the sign's bytes; NULL: none. */
+const char *currency_at(const char *p, const char *end, size_t *len);
 bool unit_word(const char *s, size_t len);    // a unit's name as a separate word
 /* Are these words after a number nothing but what is measured or counted: units, or one word in the plural? */
 bool unit_plain(const char *s, size_t len);
