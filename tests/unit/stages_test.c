@@ -14,7 +14,6 @@
 #include "workers/engine/trainer/loss.h"
 #include "workers/engine/trainer/trainer.h"
 #include "workers/engine/pass/pass.h"
-#include "workers/engine/pass/run_stages.h"
 
 enum {
     STAGES = 3,
@@ -207,12 +206,12 @@ static void a_stage_that_fails_makes_the_others_return_with_its_error(UNUSED voi
         for (int64_t micro = 0; micro < 9; micro += 4) {
             struct failing f = { .stage = stage, .micro = micro, .cu = { 0, 8 } };
             struct model_grad g = { .slice = grad };
-            struct stage_work w = { .n_micro = 9, .grad = &g, .ctx = &f, .batch = batch_or_fail, .finish = finish };
+            struct model_work w = { .n_micro = 9, .grad = &g, .ctx = &f, .batch = batch_or_fail, .finish = finish };
             char want[64];
             for (int i = 0; i < 8; i++)
                 f.temperature[i] = 1;
             snprintf(want, sizeof want, "stage %d is out of memory", stage);
-            assert_int_equal(model_stages_run(r, &w, &err), stage < 0);
+            assert_int_equal(model_work_run(r, &w, &err), stage < 0);
             if (stage < 0)
                 assert_int_equal(f.n_done, 9);
             else

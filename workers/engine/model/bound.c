@@ -12,7 +12,7 @@
  * at a pass's turn its last two layers are still there. Copies of changed weights are forgotten (model_pieces_forget).
  *
  * Of a slice or a stage the same goes for what it has. Its embedding others read too: while that is so it stays in its place (team_embed,
- * model_stages_run). */
+ * model_work_run). */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>

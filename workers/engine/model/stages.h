@@ -24,8 +24,8 @@ MUST_USE bool stages_check(const struct model_config *c, int n, struct error *er
 void stage_layers(const struct model_config *c, int n, int q, int64_t *first, int64_t *end);
 /* Make a model of m's weights in n stages, each on n_slice devices: stage q is on dev[q * n_slice]
  * to dev[q * n_slice + n_slice - 1], and dev[0] is m's. Devices and m are as for model_sliced_new.
- * n n_slice is at most TEAM_MAX. The model's runs score, and train by model_stages_run
- * (run_stages.h) alone. Returns it for model_free; NULL: see err. */
+ * n n_slice is at most TEAM_MAX. The model's runs score, and train by model_work_run (pass.h)
+ * alone. Returns it for model_free; NULL: see err. */
 struct model *model_staged_new(struct model *m, struct device *const *dev, int n, int n_slice, struct error *err);
 /* As model_staged_new, but the stages have no memory yet, as with model_sliced_open. */
 struct model *model_staged_open(struct model *m, struct device *const *dev, int n, int n_slice, struct error *err);

@@ -58,6 +58,8 @@ struct run_limits {
 struct model_run *model_run_new(struct model *m, const struct run_limits *limits, struct error *err);
 void model_run_free(struct model_run *r);    // NULL is fine
 size_t model_run_bytes(const struct model *m, const struct run_limits *limits);
+/* Likewise for a stage of a pipeline (model_stage_shape), under the limits of the whole run. */
+size_t model_stage_run_bytes(const struct model *stage, const struct run_limits *limits);
 /* Between layers, and while it waits for the device, a run calls idle(ctx), so that other work can
  * go on; NULL: none. */
 void model_run_idle(struct model_run *r, bool (*idle)(void *ctx, struct error *err), void *ctx);
@@ -176,12 +178,35 @@ struct model_grad {
     void *ctx;
     // (model_n_device) In place of all that, where the model is in slices: where each slice's
     // gradient goes. Its functions are about the slice's pieces, and run on the thread that drives
-    // the slice's device.
+    // the slice's device. `set` is the whole's.
     const struct model_grad *slice;
 };
 /* Head, gradient of the loss and the whole backward pass. Each element's own sum begins at 0 and is
  * added to the gradient once. So micro-batches run one after the other into one gradient give the
  * same bits as micro-batches run separately and summed in the same order. */
 MUST_USE bool model_backward(struct model_run *r, const struct token_loss *loss, const struct model_grad *grad, struct error *err);
+/* Micro-batches to be run, whatever the form of the run: one after the other, or through the stages
+ * of a pipeline (stages.h), several at once. Then the functions are called on the threads that
+ * drive the stages: for one stage never two at a time, for different stages at once. */
+struct model_work {
+    int64_t n_micro;
+    const struct model_grad *grad;    // NULL: forward only
+    void *ctx;
+    // Micro-batch k for this stage, borrowed until the next call for it. All stages get the same;
+    // a run without stages asks for stage 0's.
+    bool (*batch)(void *ctx, int stage, int64_t k, struct model_batch *b, struct error *err);
+    // `last`, the run that has the head, has run micro-batch k forward: model_backward into grad; or,
+    // where that is NULL, model_head. In the order of k.
+    bool (*finish)(void *ctx, int64_t k, struct model_run *last, const struct model_grad *grad, struct error *err);
+};
+/* With grad->set, which model_run_sets must allow, only the first micro-batch is written over what
+ * is there. */
+MUST_USE bool model_work_run(struct model_run *r, const struct model_work *w, struct error *err);
+/* Can the gradient of a work be set, rather than added to? Stages run several micro-batches at
+ * once and only add. */
+bool model_run_sets(const struct model_run *r);
+/* Fill idle_s (model_n_stage) with the seconds that each stage's device stood still for the others
+ * since the last such call, by its own clock. Nothing happens where there are no stages. */
+MUST_USE bool model_run_idle_take(struct model_run *r, double *idle_s, struct error *err);
 /* Logits (host; n_tok, vocab) of the last forward, for tests on small models. */
 MUST_USE bool model_logits(struct model_run *r, float *out, struct error *err);

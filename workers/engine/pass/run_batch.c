@@ -122,26 +122,66 @@ bool model_decode(struct model_run *r, const struct decode_batch *b, struct kv_p
     return run_forward(r, &p, err) && head_fwd(r, r->hf, b->n, logits, err);
 }
 
-bool one_score(struct model_run *r, const struct model_batch *b, const struct token_loss *loss, struct error *err)
+static bool batch_forward(struct model_run *r, const struct model_batch *b, bool counts, struct error *err)
 {
     if (!run_batch_put(r, b, err))
         return false;
-    struct pass p = { .n = b->n_tok, .token = r->token, .pos = r->pos };
-    return run_forward(r, &p, err) && model_head(r, loss, err);
+    struct pass p = { .n = b->n_tok, .token = r->token, .pos = r->pos, .counts = counts };
+    return run_forward(r, &p, err);
+}
+
+bool one_work(struct model_run *r, const struct model_work *w, struct error *err)
+{
+    struct model_grad to = w->grad ? *w->grad : (struct model_grad){ 0 };
+    for (int64_t k = 0; k < w->n_micro; k++, to.set = false) {
+        struct model_batch b;
+        if (!w->batch(w->ctx, 0, k, &b, err) || !batch_forward(r, &b, w->grad, err) || !w->finish(w->ctx, k, r, w->grad ? &to : NULL, err))
+            return false;
+    }
+    return true;
+}
+
+bool model_work_run(struct model_run *r, const struct model_work *w, struct error *err)
+{
+    BUG_IF(w->grad && (!r->lim.train || (w->grad->set && !r->form->sets)), "a gradient that this run was not made for");
+    return w->n_micro == 0 || r->form->work(r, w, err);
+}
+
+bool model_run_sets(const struct model_run *r)
+{
+    return r->form->sets;
+}
+
+bool model_run_idle_take(struct model_run *r, double *idle_s, struct error *err)
+{
+    return !r->form->idle_take || r->form->idle_take(r, idle_s, err);
+}
+
+/* ---- scoring: one micro-batch */
+struct scored {
+    const struct model_batch *b;
+    const struct token_loss *loss;
+};
+static bool score_batch(void *ctx, UNUSED int stage, UNUSED int64_t k, struct model_batch *b, UNUSED struct error *err)
+{
+    *b = *((const struct scored *)ctx)->b;
+    return true;
+}
+static bool score_finish(void *ctx, UNUSED int64_t k, struct model_run *last, UNUSED const struct model_grad *grad, struct error *err)
+{
+    return model_head(last, ((const struct scored *)ctx)->loss, err);
 }
 
 bool model_score(struct model_run *r, const struct model_batch *b, const int32_t *target, const float *temperature, float *logp,
                  float *entropy, struct error *err)
 {
-    return r->form->score(r, b, &(struct token_loss){ .target = target, .temperature = temperature, .logp = logp, .entropy = entropy },
-                          err);
+    struct token_loss loss = { .target = target, .temperature = temperature, .logp = logp, .entropy = entropy };
+    struct scored c = { b, &loss };
+    return model_work_run(r, &(struct model_work){ .n_micro = 1, .ctx = &c, .batch = score_batch, .finish = score_finish }, err);
 }
 
 bool model_forward_train(struct model_run *r, const struct model_batch *b, struct error *err)
 {
     BUG_IF(!r->lim.train || !r->m->for_bwd || !r->form->forward, "this run or its weights were not made for training");
-    if (!run_batch_put(r, b, err))
-        return false;
-    struct pass p = { .n = b->n_tok, .token = r->token, .pos = r->pos, .counts = true };
-    return run_forward(r, &p, err);
+    return batch_forward(r, b, true, err);
 }

@@ -197,10 +197,12 @@ struct run_form {
     struct model_run *(*device)(struct model_run *r, int q);
     // Call fn for the run of each device, on the thread that drives it. Returns when all are done.
     bool (*each)(struct model_run *r, bool (*fn)(void *ctx, struct model_run *run, struct error *err), void *ctx, struct error *err);
-    void (*set_use)(struct model_run *r, int k);    // all devices of a stage work on set k now
-    // What callers ask for. score is model_score, logits is head_fwd without the cap. The others are
-    // the steps of a backward pass, as their namesakes below.
-    bool (*score)(struct model_run *r, const struct model_batch *b, const struct token_loss *loss, struct error *err);
+    void (*set_use)(struct model_run *r, int k);                                  // all devices of a stage work on set k now
+    bool sets;                                                                    // model_run_sets
+    bool (*idle_take)(struct model_run *r, double *idle_s, struct error *err);    // NULL: nothing
+    // What callers ask for. work is model_work_run, logits is head_fwd without the cap. The others
+    // are the steps of a backward pass, as their namesakes below.
+    bool (*work)(struct model_run *r, const struct model_work *w, struct error *err);
     bool (*forward)(struct model_run *r, const struct pass *p, struct error *err);
     bool (*logits)(struct model_run *r, const void *x, int64_t n, float *logits, struct error *err);
     bool (*head_begin)(struct model_run *r, int64_t n_head, const struct model_grad *g, struct error *err);
@@ -234,8 +236,8 @@ MUST_USE bool run_sync(struct model_run *r, struct error *err);
 void run_set_use(struct model_run *r, const struct run_set *set);
 
 /* ---- run_batch.c */
-/* model_score by the run's own form. */
-MUST_USE bool one_score(struct model_run *r, const struct model_batch *b, const struct token_loss *loss, struct error *err);
+/* Micro-batches one after the other. */
+MUST_USE bool one_work(struct model_run *r, const struct model_work *w, struct error *err);
 /* Check a packed batch and put its tokens, positions and bounds on the device. */
 MUST_USE bool run_batch_put(struct model_run *r, const struct model_batch *b, struct error *err);
 

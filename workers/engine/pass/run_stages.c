@@ -15,7 +15,6 @@
 #include "workers/engine/pass/run_impl.h"
 #include "workers/engine/model/stages.h"
 #include "workers/engine/model/team_impl.h"
-#include "workers/engine/pass/run_stages.h"
 
 #define MARKS (4 * PIPELINE_STAGES_MAX)    // more steps than any stage is ahead of another
 _Static_assert(PIPELINE_STAGES_MAX == TEAM_MAX, "a stage is a rank");
@@ -96,7 +95,7 @@ static void stages_bind(struct model_run *r, struct model *m)
 /* ---- steps */
 struct working {
     struct stage_runs *s;
-    const struct stage_work *w;
+    const struct model_work *w;
 };
 
 /* The run of a stage's device. */
@@ -122,6 +121,7 @@ static struct model_grad grad_of(const struct working *k, int q)
     const struct model_grad *slice = k->w->grad->slice + q * model_n_device(k->s->run[q]->m);
     struct model_grad g = *slice;    // of a stage of one device
     g.slice = slice;
+    g.set = false;    // several are under way at once
     return g;
 }
 
@@ -268,7 +268,7 @@ static bool idle_take(void *ctx, int q, struct error *err)
     struct idle_taken *i = ctx;
     return stopwatch_take(i->s->idle[q], &i->idle_s[q], err);
 }
-bool model_stages_idle(struct model_run *r, double *idle_s, struct error *err)
+static bool stages_idle_take(struct model_run *r, double *idle_s, struct error *err)
 {
     return team_call(r->stages->team, idle_take, &(struct idle_taken){ r->stages, idle_s }, err);
 }
@@ -280,11 +280,10 @@ static bool table_bind(void *m, int q, struct error *err)
     return !has->own.embed || model_bind(has, 0, err);
 }
 
-bool model_stages_run(struct model_run *r, const struct stage_work *w, struct error *err)
+static bool stages_work(struct model_run *r, const struct model_work *w, struct error *err)
 {
     struct stage_runs *s = r->stages;
     struct working k = { s, w };
-    BUG_IF(!s || (w->grad && !r->lim.train), "a pipeline's work for a run that has no stages or is not for training");
     if (s->plan.n_micro != w->n_micro || s->plan.backward != (w->grad != NULL) || s->plan.n_stage != s->n) {
         if (!pipeline_make(&s->plan, s->n, w->n_micro, w->grad, r->m->c.tied, err) || !pipeline_check(&s->plan, err)) {
             s->plan.n_stage = 0;
@@ -295,27 +294,10 @@ bool model_stages_run(struct model_run *r, const struct stage_work *w, struct er
            && team_call(s->team, stage_main, &k, err);
 }
 
-/* ---- scoring: one micro-batch */
-struct scored {
-    const struct model_batch *b;
-    const struct token_loss *loss;
-};
-static bool score_batch(void *ctx, UNUSED int stage, UNUSED int64_t k, struct model_batch *b, UNUSED struct error *err)
-{
-    *b = *((const struct scored *)ctx)->b;
-    return true;
-}
-static bool score_finish(void *ctx, UNUSED int64_t k, struct model_run *last, UNUSED const struct model_grad *grad, struct error *err)
-{
-    return model_head(last, ((const struct scored *)ctx)->loss, err);
-}
-
-static bool stages_score(struct model_run *r, const struct model_batch *b, const struct token_loss *loss, struct error *err)
-{
-    struct scored c = { b, loss };
-    return model_stages_run(r, &(struct stage_work){ .n_micro = 1, .ctx = &c, .batch = score_batch, .finish = score_finish }, err);
-}
-
-const struct run_form run_stages = {
-    .spread = true, .open = stages_open, .close = stages_close, .bind = stages_bind, .device = stages_device, .score = stages_score
-};
+const struct run_form run_stages = { .spread = true,
+                                     .open = stages_open,
+                                     .close = stages_close,
+                                     .bind = stages_bind,
+                                     .device = stages_device,
+                                     .idle_take = stages_idle_take,
+                                     .work = stages_work };

@@ -362,7 +362,9 @@ struct backward {
 };
 static struct model_grad rank_grad(const struct backward *b, int rank)
 {
-    return b->g->slice[rank];
+    struct model_grad g = b->g->slice[rank];
+    g.set = b->g->set;
+    return g;
 }
 
 static bool rank_head_begin(void *ctx, int rank, struct error *err)
@@ -455,7 +457,8 @@ const struct run_form run_team = { .spread = true,
                                    .device = team_device,
                                    .each = team_each,
                                    .set_use = team_set_use,
-                                   .score = one_score,
+                                   .sets = true,
+                                   .work = one_work,
                                    .forward = team_forward,
                                    .logits = team_logits,
                                    .head_begin = team_head_begin,

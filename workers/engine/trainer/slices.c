@@ -65,7 +65,7 @@ bool slices_new(struct trainer *t, struct error *err)
 {
     // 8-bit moments have a scale per block of the flat order: a stage has its layers' blocks as the whole has them
     bool optimizer = t->set.optimizer == OPTIMIZER_ADAMW
-                     || (t->set.optimizer == OPTIMIZER_ADAMW_8BIT && t->n_stage == model_n_device(t->m));
+                     || (t->set.optimizer == OPTIMIZER_ADAMW_8BIT && model_n_stage(t->m) == model_n_device(t->m));
     if (!optimizer)
         return error_set(err, ERR_UNSUPPORTED, "a model that is cut over %d devices is trained with AdamW", model_n_device(t->m));
     BUG_IF(t->set.scratch || (t->ref && !model_is_sliced(t->ref)), "borrowed scratch or a whole reference with a model that is cut");

@@ -14,6 +14,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include "workers/engine/model/stages.h"
 #include "workers/engine/trainer/cut.h"
 #include "workers/engine/trainer/trainer_impl.h"
 #include "workers/engine/pass/pass.h"
@@ -100,7 +101,7 @@ static void micro_begin(const struct trainer *t, struct micro *mb, int64_t k)
     mb->shares = t->set.share_prompts && shared > 0 && shared * SHARED_LEAST >= n;
 }
 
-void micro_pack(const struct trainer *t, struct micro *mb, int64_t k)
+static void micro_pack(const struct trainer *t, struct micro *mb, int64_t k)
 {
     micro_begin(t, mb, k);
     for (int64_t i = t->first[k]; i < t->first[k + 1]; i++)
@@ -323,27 +324,7 @@ int64_t trainer_n_reference(const struct trainer *t)
     return t->n_reference;
 }
 
-bool trainer_references(struct trainer *t, const struct trainer_hyper *h, const struct micro_series *of, struct trainer_norm *part,
-                        struct error *err)
-{
-    struct micro *mb = &t->mb;
-    bool ok = true;
-    if (t->n_stage)
-        return pipelined_references(t, h, of, part, err);
-    for (int64_t i = 0; i < of->n && ok; i++) {
-        int64_t k = micro_of(of, i);
-        micro_pack(t, mb, k);
-        struct model_batch b = micro_batch(mb);
-        model_run_bind(t->run, t->ref);
-        ok = model_score(t->run, &b, mb->target, mb->temperature, mb->logp, NULL, err);
-        model_run_bind(t->run, t->m);
-        if (ok)
-            reference_take(t, h, k, &part[i]);
-    }
-    return ok;
-}
-
-void reference_take(struct trainer *t, const struct trainer_hyper *h, int64_t k, struct trainer_norm *part)
+static void reference_take(struct trainer *t, const struct trainer_hyper *h, int64_t k, struct trainer_norm *part)
 {
     const struct micro *mb = &t->mb;
     int64_t from = t->first[k], n = t->first[k + 1] - from;
@@ -503,8 +484,8 @@ static bool loads_add(struct trainer *t, struct model_run *run, struct trainer_s
     return true;
 }
 
-bool micro_finish(struct trainer *t, struct model_run *run, const struct model_grad *to, const struct trainer_hyper *h,
-                  struct trainer_sums *s, struct error *err)
+static bool micro_finish(struct trainer *t, struct model_run *run, const struct model_grad *to, const struct trainer_hyper *h,
+                         struct trainer_sums *s, struct error *err)
 {
     bool stale = false, unknown = false;
     const struct item *const *it = t->packed;
@@ -545,7 +526,7 @@ bool micro_finish(struct trainer *t, struct model_run *run, const struct model_g
     return loads_add(t, run, s, err);
 }
 
-void micro_pack_loss(struct trainer *t, const struct trainer_hyper *h, int64_t k)
+static void micro_pack_loss(struct trainer *t, const struct trainer_hyper *h, int64_t k)
 {
     struct micro *mb = &t->mb;
     micro_begin(t, mb, k);
@@ -556,38 +537,102 @@ void micro_pack_loss(struct trainer *t, const struct trainer_hyper *h, int64_t k
     }
 }
 
-void micro_pack_none(struct micro *mb)
+static void micro_pack_none(struct micro *mb)
 {
     int32_t token = 0;
     micro_clear(mb);
     mb->target[micro_seq(mb, &token, 1, NULL, 0, 1)] = token;
 }
 
-bool micro_none_finish(struct trainer *t, struct model_run *run, const struct model_grad *to, struct error *err)
+static bool micro_none_finish(struct trainer *t, struct model_run *run, const struct model_grad *to, struct error *err)
 {
     struct micro *mb = &t->mb;
     struct token_loss l = { .target = mb->target, .temperature = mb->temperature, .coef = mb->coef, .logp = mb->logp };
     return model_backward(run, &l, to, err) && model_run_load_clear(run, err);    // its token is in no count
 }
 
+/* ---- a batch's micro-batches as a run's work */
+/* Micro-batch k is one of a series of the batch's, or after these one that adds nothing. */
+struct batch_work {
+    struct trainer *t;
+    const struct trainer_hyper *h;
+    const struct micro_series *of;
+    struct trainer_sums *sums;    // (n) of each
+    struct trainer_norm *norm;    // (n) or these, under the reference
+};
+/* What a run needs for its forward pass. Each stage's thread packs the sequences for itself. */
+static bool batch_of(void *ctx, int stage, int64_t k, struct model_batch *b, UNUSED struct error *err)
+{
+    const struct batch_work *w = ctx;
+    struct micro *mb = &w->t->stage_mb[stage];
+    if (k < w->of->n)
+        micro_pack(w->t, mb, micro_of(w->of, k));
+    else
+        micro_pack_none(mb);
+    *b = micro_batch(mb);
+    return true;
+}
+
+/* The run that has the head makes the loss and the sums in t->mb, so these are in the order of the micro-batches. */
+static bool reference_finish(void *ctx, int64_t k, struct model_run *last, UNUSED const struct model_grad *grad, struct error *err)
+{
+    const struct batch_work *w = ctx;
+    struct micro *mb = &w->t->mb;
+    micro_pack(w->t, mb, micro_of(w->of, k));
+    if (!model_head(last, &(struct token_loss){ .target = mb->target, .temperature = mb->temperature, .logp = mb->logp }, err))
+        return false;
+    reference_take(w->t, w->h, micro_of(w->of, k), &w->norm[k]);
+    return true;
+}
+
+bool trainer_references(struct trainer *t, const struct trainer_hyper *h, const struct micro_series *of, struct trainer_norm *part,
+                        struct error *err)
+{
+    struct batch_work w = { .t = t, .h = h, .of = of, .norm = part };
+    if (of->n == 0)
+        return true;
+    model_run_bind(t->run, t->ref);
+    bool ok = model_work_run(t->run, &(struct model_work){ .n_micro = of->n, .ctx = &w, .batch = batch_of, .finish = reference_finish },
+                             err);
+    model_run_bind(t->run, t->m);
+    return ok;
+}
+
+static bool micro_of_last(void *ctx, int64_t k, struct model_run *last, const struct model_grad *grad, struct error *err)
+{
+    const struct batch_work *w = ctx;
+    if (k >= w->of->n) {
+        micro_pack_none(&w->t->mb);
+        return micro_none_finish(w->t, last, grad, err);
+    }
+    w->sums[k] = (struct trainer_sums){ 0 };
+    micro_pack_loss(w->t, w->h, micro_of(w->of, k));
+    return micro_finish(w->t, last, grad, w->h, &w->sums[k], err);
+}
+
 bool trainer_micros(struct trainer *t, const struct trainer_hyper *h, const struct micro_series *of, struct trainer_sums *part,
                     struct error *err)
 {
-    if (t->n_stage)
-        return pipelined_micros(t, h, of, part, err);
-    for (int64_t i = 0; i < of->n; i++) {
-        part[i] = (struct trainer_sums){ 0 };
-        micro_pack_loss(t, h, micro_of(of, i));
-        struct model_batch b = micro_batch(&t->mb);
-        if (!model_forward_train(t->run, &b, err) || !micro_finish(t, t->run, &t->to, h, &part[i], err))
-            return false;
-        trainer_grad_more(t);
-    }
-    for (int64_t i = 0; i < of->n_none; i++) {
-        micro_pack_none(&t->mb);
-        struct model_batch b = micro_batch(&t->mb);
-        if (!model_forward_train(t->run, &b, err) || !micro_none_finish(t, t->run, &t->to, err))
-            return false;
-    }
-    return true;
+    struct batch_work w = { .t = t, .h = h, .of = of, .sums = part };
+    return trainer_work(
+        t, &(struct model_work){ .n_micro = of->n + of->n_none, .grad = &t->to, .ctx = &w, .batch = batch_of, .finish = micro_of_last },
+        err);
+}
+
+bool trainer_work(struct trainer *t, const struct model_work *w, struct error *err)
+{
+    bool ok = model_work_run(t->run, w, err);
+    t->to.set = t->to.set && w->n_micro == 0;    // what it holds now is added to
+    return ok;
+}
+
+int trainer_stages(const struct trainer *t, const double **idle_s)
+{
+    *idle_s = t->stage_idle_s;
+    return model_n_stage(t->m);
+}
+
+bool trainer_stages_measure(struct trainer *t, struct error *err)
+{
+    return model_run_idle_take(t->run, t->stage_idle_s, err);
 }

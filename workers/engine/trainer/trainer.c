@@ -8,7 +8,6 @@
 #include "workers/engine/model/team.h"
 #include "workers/engine/trainer/trainer_impl.h"
 #include "workers/engine/pass/pass.h"
-#include "workers/engine/pass/run_stages.h"
 
 /* ---- life */
 static void limits_make(struct run_limits *l, const struct trainer_settings *s)
@@ -108,7 +107,8 @@ void trainer_memory(const struct model *m, const struct trainer_settings *s, str
     trainer_memory_of_device(m, s, 0, out);
 }
 
-bool micro_new(struct micro *mb, void **mem, int64_t n_tok, struct error *err)
+/* A micro-batch's host arrays for n_tok tokens; *mem holds all of them, for free(). */
+static bool micro_new(struct micro *mb, void **mem, int64_t n_tok, struct error *err)
 {
     size_t n = (size_t)n_tok;
     if (!(*mem = malloc((14 * n + 1) * 4 + n * sizeof *mb->prefix)))
@@ -122,6 +122,17 @@ bool micro_new(struct micro *mb, void **mem, int64_t n_tok, struct error *err)
     mb->token = (int32_t *)p;
     mb->target = mb->token + n;
     mb->cu = mb->target + n;
+    return true;
+}
+
+static bool micros_new(struct trainer *t, struct error *err)
+{
+    int64_t n_tok = t->set.token_budget_max;
+    if (!micro_new(&t->mb, &t->mb_mem, n_tok, err))
+        return false;
+    for (int q = 0; q < MAX(model_n_stage(t->m), 1); q++)
+        if (!micro_new(&t->stage_mb[q], &t->stage_mb_mem[q], n_tok, err))
+            return false;
     return true;
 }
 
@@ -163,8 +174,7 @@ struct trainer *trainer_new(struct model *model, struct model *ref, const struct
     }
     if (!trainer_weights_place(model, &t->set, err))    // before anything knows where the weights lie
         goto fail;
-    if (!micro_new(&t->mb, &t->mb_mem, s->token_budget_max, err) || !pipelined_new(t, err) || !(t->run = model_run_new(model, &limits, err))
-        || !pieces_make(t, err) || !frozen_make(t, err)
+    if (!micros_new(t, err) || !(t->run = model_run_new(model, &limits, err)) || !pieces_make(t, err) || !frozen_make(t, err)
         || (model_is_sliced(model) ? !slices_new(t, err) : !grad_new(t, err) || !state_new(t, err))
         || !(t->sumsq = mem_new(t->dev, 3 * sizeof *t->sumsq, "gradient norm", err))
         || !(t->row_mean = mem_new(t->dev, sizeof *t->row_mean, "mean of rows", err))
@@ -183,13 +193,14 @@ void trainer_free(struct trainer *t)
         return;
     model_run_free(t->run);
     slices_free(t);
-    pipelined_free(t);
     update_release(t);
     void *mem[] = { t->sumsq, t->row_mean, t->hash, t->clip };
     for (size_t i = 0; i < ARRAY_SIZE(mem); i++)
         mem_free(t->dev, mem[i]);
     free(t->frozen);
     free(t->mb_mem);
+    for (size_t q = 0; q < ARRAY_SIZE(t->stage_mb_mem); q++)
+        free(t->stage_mb_mem[q]);
     free(t->item);
     free(t->order);
     free(t->first);
@@ -334,20 +345,8 @@ static bool sft_finish(void *ctx, int64_t k, struct model_run *run, const struct
 
 static bool sft_micros(struct sft_work *w, const struct model_grad *to, struct error *err)
 {
-    struct trainer *t = w->t;
-    if (t->n_stage)
-        return w->n_micro == 0
-               || model_stages_run(
-                   t->run, &(struct stage_work){ .n_micro = w->n_micro, .grad = to, .ctx = w, .batch = sft_batch, .finish = sft_finish },
-                   err);
-    for (int64_t k = 0; k < w->n_micro; k++) {
-        sft_pack(w, &t->mb, k);
-        struct model_batch b = micro_batch(&t->mb);
-        if (!model_forward_train(t->run, &b, err) || !sft_finish(w, k, t->run, to, err))
-            return false;
-        trainer_grad_more(t);
-    }
-    return true;
+    return trainer_work(w->t, &(struct model_work){ .n_micro = w->n_micro, .grad = to, .ctx = w, .batch = sft_batch, .finish = sft_finish },
+                        err);
 }
 
 bool trainer_sft_step(struct trainer *t, const struct sft_seq *seq, int64_t n_seq, const struct trainer_hyper *h, bool apply, double *loss,

@@ -78,8 +78,8 @@ struct trainer {
     float *clip;        // (2) device: norm, coefficient
     struct micro mb;
     void *mb_mem;
-    int n_stage;                             // stages of the model (pipelined.c); 0: it is in none
-    struct micro stage_mb[SUM_PARTS_MAX];    // the micro-batch that each stage runs forward
+    // The micro-batch that each stage runs forward; a model that is in no stages counts as one.
+    struct micro stage_mb[SUM_PARTS_MAX];
     void *stage_mb_mem[SUM_PARTS_MAX];
     double stage_idle_s[SUM_PARTS_MAX];    // as last measured
     // The batch of the step that is under way.
@@ -126,8 +126,6 @@ int64_t update_n_factor(const struct model *m);
 MUST_USE bool frozen_make(struct trainer *t, struct error *err);
 MUST_USE bool state_new(struct trainer *t, struct error *err);
 MUST_USE bool grad_new(struct trainer *t, struct error *err);
-/* The gradient holds a micro-batch's: the next one is added to it. */
-void trainer_grad_more(struct trainer *t);
 void update_release(struct trainer *t);
 /* A run of the update. */
 struct update_run {
@@ -172,32 +170,9 @@ MUST_USE bool slices_blend(struct trainer *t, double share, struct error *err);
  * weights. */
 MUST_USE bool reference_blend(const struct trainer *t, struct model *ref, double share, struct error *err);
 
-/* trainer.c: make a micro-batch's host arrays for n_tok tokens. Returns *mem, which holds all of
- * them, for free(). */
-MUST_USE bool micro_new(struct micro *mb, void **mem, int64_t n_tok, struct error *err);
-
-/* pipelined.c: a trainer whose model is in stages. */
-MUST_USE bool pipelined_new(struct trainer *t, struct error *err);
-void pipelined_free(struct trainer *t);
-MUST_USE bool pipelined_references(struct trainer *t, const struct trainer_hyper *h, const struct micro_series *of,
-                                   struct trainer_norm *part, struct error *err);
-MUST_USE bool pipelined_micros(struct trainer *t, const struct trainer_hyper *h, const struct micro_series *of, struct trainer_sums *part,
-                               struct error *err);
-
-/* step.c: pack the sequences of micro-batch k of the batch. */
-void micro_pack(const struct trainer *t, struct micro *mb, int64_t k);
-/* Pack micro-batch k into t->mb, with what its loss takes. */
-void micro_pack_loss(struct trainer *t, const struct trainer_hyper *h, int64_t k);
-/* t->mb holds micro-batch k with log-probs under the reference: keep these. part is as for
- * trainer_references. */
-void reference_take(struct trainer *t, const struct trainer_hyper *h, int64_t k, struct trainer_norm *part);
-/* Pack the one token of a micro-batch that adds nothing. */
-void micro_pack_none(struct micro *mb);
-/* t->mb holds that token, which `run` has run forward: its backward pass, with a gradient of 0. */
-MUST_USE bool micro_none_finish(struct trainer *t, struct model_run *run, const struct model_grad *to, struct error *err);
-/* `run` has run forward what t->mb holds: its loss, backward pass and sums. */
-MUST_USE bool micro_finish(struct trainer *t, struct model_run *run, const struct model_grad *to, const struct trainer_hyper *h,
-                           struct trainer_sums *s, struct error *err);
+/* step.c: run micro-batches. A gradient that trainer_grad_begin has set is written over by the first
+ * of them alone. */
+MUST_USE bool trainer_work(struct trainer *t, const struct model_work *w, struct error *err);
 /* Begin to pack sequences, which every kind of step does in this way. */
 void micro_clear(struct micro *mb);
 /* Append a sequence: the tokens a (n_a), then b (n_b). No row of it has a target yet. Returns its

@@ -336,23 +336,10 @@ bool trainer_grad_clear(struct trainer *t, struct error *err)
     return OP(t->dev, err, mem_fill, .y = t->grad, .size_bytes = (size_t)update_grad_n(t->m, &t->set) * 4);
 }
 
-static void grad_set(struct trainer *t, bool set)
-{
-    t->to.set = set;
-    for (int q = 0; q < t->n_slice; q++)
-        t->slice_to[q].set = set;
-}
-
 bool trainer_grad_begin(struct trainer *t, int64_t n_micro, struct error *err)
 {
-    bool set = n_micro > 0 && t->n_stage == 0;    // stages run several at a time
-    grad_set(t, set);
-    return set || trainer_grad_clear(t, err);
-}
-
-void trainer_grad_more(struct trainer *t)
-{
-    grad_set(t, false);
+    t->to.set = n_micro > 0 && model_run_sets(t->run);
+    return t->to.set || trainer_grad_clear(t, err);
 }
 
 struct update_run update_run_of(const struct trainer *t, int i)
