@@ -292,7 +292,7 @@ static bool spells(const struct math_node *a, struct span *rest)
 
 static bool below_one(struct math *m, struct math_node *a)    // a number between -1 and 1, not 0
 {
-    struct math_node *up = node_closed(a) ? node_minus(m, a, node_int(m, 1)) : NULL,
+    struct math_node *up = !(a->flags & (HAS_SYM | HAS_OPAQUE | HAS_TEXT)) ? node_minus(m, a, node_int(m, 1)) : NULL,
                      *down = up ? node_new(m, K_ADD, 2, a, node_int(m, 1)) : NULL;
     return down && scalar_sign(m, up) == -1 && scalar_sign(m, down) == 1 && scalar_sign(m, a) != 0;
 }
