@@ -52,7 +52,7 @@ function(helper_add name source)
 endfunction()
 if(RC_TESTS AND NOT RC_FUZZ)
   helper_add(bench bench/main.c ${RC_LIBS})    # measurements of parts: tests/bench NAME
-  foreach(name learn start delta bulk fetch)
+  foreach(name learn start delta bulk fetch posts)
     target_sources(bench PRIVATE ${CMAKE_CURRENT_LIST_DIR}/bench/${name}.c)
   endforeach()
   helper_add(model_dump gpu/model_dump.c ${RC_LIBS})    # logits and gradients, for tests/gpu/compare_transformers.py

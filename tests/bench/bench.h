@@ -6,3 +6,4 @@ bool bench_start(int argc, char **argv, struct error *err);
 bool bench_delta(int argc, char **argv, struct error *err);
 bool bench_bulk(int argc, char **argv, struct error *err);
 bool bench_fetch(int argc, char **argv, struct error *err);
+bool bench_posts(int argc, char **argv, struct error *err);

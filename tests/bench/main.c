@@ -14,6 +14,7 @@ static const struct {
     { "delta", bench_delta, "an optimizer step as differences of weights: how small, and how fast" },
     { "bulk", bench_bulk, "large data over an encrypted connection, beside a plain one" },
     { "fetch", bench_fetch, "a new version of the weights to another machine" },
+    { "posts", bench_posts, "posted groups on the disk: the server's log beside SQLite, and what a flipped bit costs" },
 };
 
 int main(int argc, char **argv)

@@ -8,6 +8,9 @@
  * a broken record with whole ones after it is damage: those are read, and the file is kept beside as NUMBER.log.damaged. The file
  * 'reserve' keeps space with which groups can be handed out, and a restart made, when the disk is full; new groups may not take it.
  *
+ * SQLite, which keeps the journal, was measured in its place (tests/bench/posts.c, groups of 200 kB, two shared cores): its write-ahead log
+ * takes 95 posts per second where this takes 215, and one flipped bit loses each group after it; its rollback journal takes 44.
+ *
  * One process at a time (a lock), one thread. */
 #pragma once
 #include <stdbool.h>
