@@ -4,14 +4,42 @@
 #include <stdio.h>
 #include <string.h>
 #include "protocol/base/bearer.h"
-#include "protocol/base/http.h"
 
 #define ANSWER_MAX (4u << 20)    // bytes of an answer
+#define CONNECT_S 10
 
 static pthread_once_t curl_once = PTHREAD_ONCE_INIT;    // before libcurl 7.84 two threads must not do this at once
 static void curl_start(void)
 {
     curl_global_init(CURL_GLOBAL_DEFAULT);
+}
+
+CURL *client_handle(void)
+{
+    pthread_once(&curl_once, curl_start);
+    return curl_easy_init();
+}
+
+/* libcurl refuses this only when it was built without HTTPS, and then it refuses the transfer as well. */
+static void http_only(CURL *c, bool plain)
+{
+#if LIBCURL_VERSION_NUM >= 0x075500    // before 7.85 there are only bit masks, deprecated since
+    const char *allowed = plain ? "http,https" : "https";
+    curl_easy_setopt(c, CURLOPT_PROTOCOLS_STR, allowed);
+    curl_easy_setopt(c, CURLOPT_REDIR_PROTOCOLS_STR, allowed);
+#else
+    long allowed = CURLPROTO_HTTPS | (plain ? CURLPROTO_HTTP : 0);
+    curl_easy_setopt(c, CURLOPT_PROTOCOLS, allowed);
+    curl_easy_setopt(c, CURLOPT_REDIR_PROTOCOLS, allowed);
+#endif
+}
+
+void client_handle_reset(CURL *c, bool plain, long connect_s)
+{
+    curl_easy_reset(c);
+    curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
+    curl_easy_setopt(c, CURLOPT_CONNECTTIMEOUT, connect_s);
+    http_only(c, plain);
 }
 
 static size_t on_data(char *data, size_t size, size_t n, void *ctx)
@@ -30,8 +58,7 @@ static bool header_add(struct client *c, const char *line)
 bool client_init(struct client *c, const char *what, const char *key_file, struct error *err)
 {
     char token[BEARER_MAX], header[BEARER_MAX + 32];
-    pthread_once(&curl_once, curl_start);
-    *c = (struct client){ .curl = curl_easy_init(), .answer = { .max = ANSWER_MAX } };
+    *c = (struct client){ .curl = client_handle(), .answer = { .max = ANSWER_MAX } };
     bool ok = c->curl && header_add(c, "Content-Type: application/json");
     if (ok && key_file) {
         if (!bearer_read(token, key_file, err)) {
@@ -47,12 +74,10 @@ bool client_init(struct client *c, const char *what, const char *key_file, struc
         client_release(c);
         return error_set(err, ERR_NO_MEMORY, "no memory for the client of %s", what);
     }
+    client_handle_reset(c->curl, true, CONNECT_S);
     curl_easy_setopt(c->curl, CURLOPT_HTTPHEADER, c->headers);
-    curl_easy_setopt(c->curl, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(c->curl, CURLOPT_WRITEFUNCTION, on_data);
     curl_easy_setopt(c->curl, CURLOPT_WRITEDATA, c);
-    curl_easy_setopt(c->curl, CURLOPT_CONNECTTIMEOUT, 10L);
-    http_only(c->curl, true);
     return true;
 }
 

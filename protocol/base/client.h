@@ -1,7 +1,8 @@
-/* client.h - JSON texts sent to an HTTP server, and its answers: what all clients of other people's servers share
+/* client.h - what all clients of other people's servers share: how libcurl is set up, and JSON texts sent to a server with its answers
  *
- * The code verifier's, the judge's, a foreign Atropos API's, an external engine's and a webhook's. Redirects are not followed. One thread per
- * struct client. */
+ * A struct client is the code verifier's, the judge's, a foreign Atropos API's, an external engine's or a webhook's. It follows no redirects.
+ * One thread per struct client. Downloads from the hub and wandb's uploads, which go on where they were cut off, drive a handle of their
+ * own. */
 #pragma once
 #include <curl/curl.h>
 #include <stdatomic.h>
@@ -15,6 +16,12 @@ struct client {
     struct buf answer;             // body of the last answer; its max bounds what is taken (4 MiB unless the owner changes it)
     bool ignores_body;             // of answers, whose status is all that counts: set by the owner after client_init
 };
+/* A handle of libcurl, for curl_easy_cleanup; libcurl itself is set up by the first. Any thread. NULL: no memory. */
+CURL *client_handle(void);
+/* Forget what c was set to, and set what every transfer here has: no signals, connect_s seconds to connect, only HTTPS (and HTTP if plain)
+ * for its address and for redirects: addresses come from settings and from servers, and libcurl alone would also read file: and ftp:. */
+void client_handle_reset(CURL *c, bool plain, long connect_s);
+
 /* Set c up. what names it in messages ("the judge"); key_file: its first line is sent as a bearer token; NULL: none. Does not connect
  * yet. On failure c holds nothing. */
 MUST_USE bool client_init(struct client *c, const char *what, const char *key_file, struct error *err);

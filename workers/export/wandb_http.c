@@ -6,8 +6,8 @@
 #include <strings.h>
 #include <sys/random.h>
 #include <unistd.h>
+#include "protocol/base/client.h"
 #include "protocol/base/clock.h"
-#include "protocol/base/http.h"
 #include "protocol/base/thread.h"
 #include "workers/export/wandb.h"
 
@@ -34,9 +34,8 @@ struct http *http_new(const struct wandb_setup *setup, struct error *err)
         http_free(h);
         return NULL;
     }
-    curl_global_init(CURL_GLOBAL_DEFAULT);
+    h->easy = client_handle();
     h->multi = curl_multi_init();
-    h->easy = curl_easy_init();
     if (!h->multi || !h->easy) {
         error_set(err, ERR_NO_MEMORY, "libcurl cannot be set up");
         http_free(h);
@@ -132,12 +131,9 @@ bool http_do(struct http *h, const char *method, const char *url, bool with_key,
     *reply = (struct http_reply){
         .retry_after_s = NAN, .rate_left = NAN, .rate_reset_s = NAN, .rate_wait_s = NAN, .body = { .max = REPLY_MAX }
     };
-    curl_easy_reset(c);
+    client_handle_reset(c, true, 20);
     curl_easy_setopt(c, CURLOPT_URL, url);
-    curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(c, CURLOPT_FOLLOWLOCATION, 0L);    // a redirect must not carry the key elsewhere
-    http_only(c, true);
-    curl_easy_setopt(c, CURLOPT_CONNECTTIMEOUT_MS, 20000L);
     curl_easy_setopt(c, CURLOPT_TIMEOUT_MS, (long)(limit_s * 1000));
     curl_easy_setopt(c, CURLOPT_ACCEPT_ENCODING, "gzip");
     curl_easy_setopt(c, CURLOPT_USERAGENT, "rollcall");

@@ -14,10 +14,10 @@
 #include <curl/curl.h>
 #include <jansson.h>
 #include "protocol/base/buf.h"
+#include "protocol/base/client.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
 #include "protocol/base/digest.h"
-#include "protocol/base/http.h"
 #include "protocol/base/json_text.h"
 #include "protocol/base/tcp.h"
 #include "workers/engine/hub/hub.h"
@@ -142,8 +142,7 @@ static bool curl_ready(struct pull *p, struct error *err)
     if (n >= (int)sizeof p->endpoint || (strncmp(endpoint, "https://", 8) != 0 && strncmp(endpoint, "http://", 7) != 0))
         return error_set(err, ERR_USAGE, "HF_ENDPOINT is '%.200s', which is not an http or https address", endpoint);
     bool plain = strncmp(endpoint, "http://", 7) == 0;
-    curl_global_init(CURL_GLOBAL_DEFAULT);
-    p->curl = curl_easy_init();
+    p->curl = client_handle();
     if (!p->curl)
         return error_set(err, ERR_NO_MEMORY, "no memory for a download");
     if ((!plain || is_loopback(endpoint)) && token_find(token, sizeof token)) {
@@ -161,18 +160,15 @@ static bool curl_ready(struct pull *p, struct error *err)
 static void request_reset(struct pull *p)
 {
     CURL *c = p->curl;
-    curl_easy_reset(c);
+    client_handle_reset(c, strncmp(p->endpoint, "http://", 7) == 0, 30);
     p->why[0] = 0;
     curl_easy_setopt(c, CURLOPT_ERRORBUFFER, p->why);
     curl_easy_setopt(c, CURLOPT_HTTPHEADER, p->headers);
     curl_easy_setopt(c, CURLOPT_USERAGENT, "rollcall");
-    curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(c, CURLOPT_FOLLOWLOCATION, 1L);
     curl_easy_setopt(c, CURLOPT_MAXREDIRS, 5L);
-    curl_easy_setopt(c, CURLOPT_CONNECTTIMEOUT, 30L);
     curl_easy_setopt(c, CURLOPT_LOW_SPEED_LIMIT, 1L);    // nothing at all for a minute
     curl_easy_setopt(c, CURLOPT_LOW_SPEED_TIME, 60L);
-    http_only(c, strncmp(p->endpoint, "http://", 7) == 0);
 }
 
 static bool text_escaped(struct pull *p, struct buf *out, const char *text, size_t len, struct error *err)
