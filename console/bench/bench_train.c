@@ -17,6 +17,11 @@
 #include "workers/engine/plan/memory_plan.h"
 #include "workers/engine/model/team.h"
 #include "workers/engine/trainer/trainer.h"
+#include "workers/engine/trainer/ranks.h"
+#include "workers/engine/trainer/state.h"
+#include "workers/engine/trainer/step.h"
+#include "workers/engine/trainer/trainer_metrics.h"
+#include "workers/engine/trainer/update.h"
 #include "workers/engine/model/model.h"
 #define CHECK_PARAMS 5000000    // shapes up to this are checked themselves
 #define CHECK_SEQ 4

@@ -26,6 +26,10 @@
 #include "workers/engine/text/tokenizer.h"
 #include "workers/engine/trainer/schedule.h"
 #include "workers/engine/trainer/trainer.h"
+#include "workers/engine/trainer/ranks.h"
+#include "workers/engine/trainer/step.h"
+#include "workers/engine/trainer/trainer_metrics.h"
+#include "workers/engine/trainer/update.h"
 
 struct learn {
     struct tool_model tool;

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "workers/engine/trainer/trainer.h"
+#include "workers/engine/trainer/supervised.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/pass/pass.h"
 

@@ -15,6 +15,7 @@
 #include "tests/unit/checkpoint_newest.h"
 #include "workers/engine/trainer/checkpoint.h"
 #include "workers/engine/trainer/trainer.h"
+#include "workers/engine/trainer/supervised.h"
 #include "workers/engine/model/model.h"
 
 static char root[] = "/tmp/checkpoint_test.XXXXXX";

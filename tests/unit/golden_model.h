@@ -6,6 +6,8 @@
 #include <string.h>
 #include "workers/engine/model/model.h"
 #include "workers/engine/model/safetensors.h"
+#include "workers/engine/trainer/loss.h"
+#include "workers/engine/trainer/supervised.h"
 #include "workers/engine/trainer/trainer.h"
 #include "workers/engine/pass/pass.h"
 

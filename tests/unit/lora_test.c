@@ -16,6 +16,8 @@
 #include "workers/engine/model/safetensors.h"
 #include "workers/engine/trainer/checkpoint.h"
 #include "workers/engine/trainer/trainer.h"
+#include "workers/engine/trainer/state.h"
+#include "workers/engine/trainer/supervised.h"
 #include "workers/engine/pass/pass.h"
 
 static const char *const names[] = { "two", "all", "root", "scaled", "fused" };

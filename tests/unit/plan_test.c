@@ -199,7 +199,7 @@ static void each_stage_of_a_pipeline_keeps_its_layers(UNUSED void **state)
         trainer_memory(m, &s, &one);
         s.n_stage = 4;
         for (int q = 0; q < 4; q++) {
-            trainer_memory_of_stage(m, &s, q, &t[q]);
+            trainer_memory_of_device(m, &s, q, &t[q]);
             assert_int_equal(t[q].state, 6 * t[q].weight);
             weight += (double)t[q].weight;
             gradient += (double)t[q].gradient - (1 << 25);    // pieces of the flat order, for its norm
@@ -209,7 +209,7 @@ static void each_stage_of_a_pipeline_keeps_its_layers(UNUSED void **state)
         s.zero_stage = 2;
         for (int q = 0; q < 4; q++) {
             struct trainer_memory of_rank;
-            trainer_memory_of_stage(m, &s, q, &of_rank);
+            trainer_memory_of_device(m, &s, q, &of_rank);
             assert_true(of_rank.weight == t[q].weight);
             assert_float_equal((double)of_rank.state, (double)t[q].state / 4, 0.01 * (double)t[q].state);
         }
@@ -217,7 +217,7 @@ static void each_stage_of_a_pipeline_keeps_its_layers(UNUSED void **state)
         s.n_team = 2;    // each stage on two devices
         for (int q = 0; q < 4; q++) {
             struct trainer_memory half;
-            trainer_memory_of_stage(m, &s, q, &half);
+            trainer_memory_of_device(m, &s, 2 * q, &half);
             assert_float_equal((double)half.weight, (double)t[q].weight / 2, 0.01 * (double)t[q].weight);
             assert_float_equal((double)half.state, (double)t[q].state / 2, 0.01 * (double)t[q].state);
         }
@@ -271,7 +271,7 @@ static void a_layout_fits_when_all_its_stages_do(UNUSED void **state)
     four = s;
     s.n_stage = 2;
     four.n_stage = 4;
-    trainer_memory_of_stage(m, &four, 3, &last);
+    trainer_memory_of_device(m, &four, 3, &last);
     size_t have = last.weight + last.gradient + last.state + last.activation + RESERVE_CUDA;
     struct plan_ask enough = ask_of(have, m, false, &g), less = ask_of(have - 1, m, false, &g);
     assert_true(memory_plan_in(&p, &less, &four));    // the first one

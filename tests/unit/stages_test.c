@@ -13,6 +13,9 @@
 #include "workers/engine/model/team.h"
 #include "workers/engine/trainer/loss.h"
 #include "workers/engine/trainer/trainer.h"
+#include "workers/engine/trainer/state.h"
+#include "workers/engine/trainer/supervised.h"
+#include "workers/engine/trainer/update.h"
 #include "workers/engine/pass/pass.h"
 
 enum {

@@ -28,6 +28,10 @@
 #include "workers/engine/sampler/generator.h"
 #include "workers/engine/trainer/ranks.h"
 #include "workers/engine/trainer/trainer.h"
+#include "workers/engine/trainer/reference.h"
+#include "workers/engine/trainer/state.h"
+#include "workers/engine/trainer/supervised.h"
+#include "workers/engine/trainer/update.h"
 
 #define TEMPERATURE 2.0f
 #define BASE .family = FAMILY_QWEN2, .n_layer = 2, .max_pos = 512, .rms_eps = 1e-6, .rope.theta = 1e4, .initializer_range = 0.3

@@ -20,6 +20,12 @@
 #include "workers/engine/trainer/cut.h"
 #include "workers/engine/trainer/ranks.h"
 #include "workers/engine/trainer/trainer.h"
+#include "workers/engine/trainer/reference.h"
+#include "workers/engine/trainer/state.h"
+#include "workers/engine/trainer/step.h"
+#include "workers/engine/trainer/supervised.h"
+#include "workers/engine/trainer/trainer_metrics.h"
+#include "workers/engine/trainer/update.h"
 
 #define DEVICE "cpu:0"
 #define STEPS 20
@@ -789,7 +795,7 @@ static void a_groups_gradients_are_added_up_before_the_groups(UNUSED void **stat
         budget++;
     float *each = calloc((size_t)(N_MICRO * n), 4), *want = calloc((size_t)n, 4), *sum = calloc((size_t)n, 4), *got = calloc((size_t)n, 4);
     for (int64_t k = 0; k < N_MICRO; k++)
-        if (!trainer_grad_clear(t, &err) || !trainer_micros(t, &f.h, &(struct micro_series){ k, 1, 1, 1 }, &sums, &err)
+        if (!trainer_grad_begin(t, 0, &err) || !trainer_micros(t, &f.h, &(struct micro_series){ k, 1, 1, 1 }, &sums, &err)
             || !trainer_grad_get(t, each + k * n, &err))
             fail_msg("%s", err.text);
     trainer_free(t);

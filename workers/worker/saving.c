@@ -5,6 +5,7 @@
 #include "protocol/base/log.h"
 #include "workers/engine/trainer/checkpoint.h"
 #include "workers/engine/trainer/trainer.h"
+#include "workers/engine/trainer/state.h"
 #include "workers/worker/loading.h"
 
 /* On the writer's thread. */

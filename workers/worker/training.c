@@ -13,6 +13,7 @@
 #include "workers/engine/sampler/generator.h"
 #include "workers/engine/trainer/ranks.h"
 #include "workers/engine/trainer/trainer.h"
+#include "workers/engine/trainer/trainer_metrics.h"
 #include "workers/worker/bridge.h"
 #include "workers/worker/lending.h"
 #include "workers/worker/loading.h"

@@ -16,6 +16,9 @@
 #include "workers/engine/model/safetensors.h"
 #include "workers/engine/trainer/checkpoint_parts.h"
 #include "workers/engine/trainer/trainer.h"
+#include "workers/engine/trainer/reference.h"
+#include "workers/engine/trainer/state.h"
+#include "workers/engine/trainer/update.h"
 
 #define SMALL_FILE_MAX ((size_t)1 << 28)    // of JSON files
 

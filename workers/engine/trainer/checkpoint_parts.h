@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include "protocol/base/error.h"
 #include "workers/engine/trainer/trainer.h"
+#include "workers/engine/trainer/state.h"
 
 #define CHECKPOINT_PATH 4096                // bytes of a path
 #define CHECKPOINT_VERSION 1                // of the manifest

@@ -34,6 +34,9 @@
 #include "workers/engine/trainer/checkpoint.h"
 #include "workers/engine/trainer/checkpoint_parts.h"
 #include "workers/engine/trainer/trainer.h"
+#include "workers/engine/trainer/reference.h"
+#include "workers/engine/trainer/state.h"
+#include "workers/engine/trainer/update.h"
 
 /* Host copies of everything that training changes. */
 struct snapshot {

@@ -49,6 +49,7 @@
 #include "protocol/record/group.h"
 #include "workers/engine/trainer/loss.h"
 
+struct trainer_sums;
 struct collective;    // kernels/collective/collective.h
 struct extents;       // workers/engine/model/extent.h
 struct model;
@@ -99,3 +100,23 @@ struct ranks_cost {
 };
 /* Returns how many costs there are: one per rank; 0 where one process plays all. *cost is r's. */
 int ranks_costs(const struct ranks *r, const struct ranks_cost **cost);
+
+/* ---- one rank that is alone */
+/* All of one step on one rank. metric (METRIC_N; NULL: not wanted) is filled as by
+ * trainer_metrics_make, with M_GRAD_NORM, M_TRAIN_TOK_PER_S and M_TRAIN_SHARED. Groups that no
+ * finite gradient can be made of are left out (blame.h), and the weights are those of the step
+ * without them. ERR_DATA: the weights themselves give no finite gradient. On failure the weights
+ * are unchanged. */
+MUST_USE bool trainer_step(struct trainer *t, const struct group *const *groups, int64_t n_group, const struct trainer_hyper *h,
+                           double *metric, struct error *err);
+/* A group that a step has left out, and why. */
+struct left_out {
+    const struct group *group;
+    char why[256];
+};
+/* What the last step has left out, each group once. Returns how many. *left is the trainer's, until
+ * the next step. */
+int64_t trainer_left_out(const struct trainer *t, const struct left_out **left);
+/* Run all micro-batches on this rank alone. Sets the gradient, and does not add to an earlier
+ * one. */
+MUST_USE bool trainer_grad(struct trainer *t, const struct trainer_hyper *h, struct trainer_sums *sums, struct error *err);

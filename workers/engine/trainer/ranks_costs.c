@@ -1,6 +1,10 @@
 /* ranks_costs.c - what a step costs the ranks: bytes and time on their way, and which rank waited for which */
 #include "protocol/settings/metrics.h"
 #include "workers/engine/trainer/ranks_impl.h"
+#include "workers/engine/trainer/ranks.h"
+#include "workers/engine/trainer/step.h"
+#include "workers/engine/trainer/trainer.h"
+#include "workers/engine/trainer/update.h"
 
 /* What every rank tells the others of its step. */
 struct told_cost {

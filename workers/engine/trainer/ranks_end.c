@@ -6,6 +6,8 @@
 #include <string.h>
 #include "workers/engine/model/model.h"
 #include "workers/engine/trainer/ranks_impl.h"
+#include "workers/engine/trainer/trainer.h"
+#include "workers/engine/trainer/update.h"
 #include "workers/engine/pass/pass.h"
 
 /* Where this device's gradient of a piece is, when all are here; a piece that is too long for one place has all of them. */

@@ -6,6 +6,7 @@
 #include "workers/engine/model/extent.h"
 #include "workers/engine/trainer/ranks.h"
 #include "workers/engine/trainer/trainer.h"
+#include "workers/engine/trainer/trainer_metrics.h"
 
 #define RANK_MAX COLLECTIVE_RANK_MAX
 

@@ -1,4 +1,5 @@
 /* reference.c - a reference model that follows the policy, and its way to checkpoints and back */
+#include "workers/engine/trainer/reference.h"
 #include <inttypes.h>
 #include <string.h>
 #include "workers/engine/trainer/trainer_impl.h"
@@ -41,7 +42,7 @@ bool trainer_reference_step(struct trainer *t, const struct trainer_hyper *h, st
         return true;
     BUG_IF(model_lora(t->m), "an adapter's reference is its base, and stays");
     t->ref_moved = true;
-    return (t->n_slice ? slices_blend(t, h->ref_share, err) : reference_blend(t, t->ref, h->ref_share, err)) && device_sync(t->dev, err);
+    return t->form->blend(t, h->ref_share, err) && device_sync(t->dev, err);
 }
 
 bool trainer_reference_moved(const struct trainer *t)
@@ -51,22 +52,13 @@ bool trainer_reference_moved(const struct trainer *t)
 
 bool trainer_reference_get(const struct trainer *t, void *out, struct error *err)
 {
-    size_t bytes;
-    if (t->n_slice)
-        return slices_weights_get(t, t->ref, out, err);
-    const void *weights = model_weights(t->ref, &bytes);
-    return mem_copy(t->dev, out, weights, bytes, COPY_D2H, err) && device_sync(t->dev, err);
+    return t->form->weights_get(t, t->ref, out, err);
 }
 
 bool trainer_reference_set(struct trainer *t, const void *in, struct error *err)
 {
-    size_t bytes;
     if (!t->ref)
         return true;
     t->ref_moved = true;
-    if (t->n_slice)
-        return slices_weights_set(t, t->ref, in, err);
-    void *weights = model_weights(t->ref, &bytes);
-    return mem_copy(t->dev, weights, in, bytes, COPY_H2D, err) && device_sync(t->dev, err) && model_weights_changed(t->ref, err)
-           && device_sync(t->dev, err);
+    return t->form->weights_set(t, t->ref, in, err);
 }

@@ -6,6 +6,8 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/mix64.h"
 #include "workers/engine/trainer/trainer.h"
+#include "workers/engine/trainer/state.h"
+#include "workers/engine/trainer/supervised.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/data/dataset.h"
 #include "workers/engine/template/template.h"

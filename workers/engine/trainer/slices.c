@@ -27,7 +27,7 @@ static bool slice_open(void *ctx, int rank, struct error *err)
     struct trainer *t = ctx, *s = calloc(1, sizeof *s);
     if (!s)
         return error_set(err, ERR_NO_MEMORY, "no memory for a trainer");
-    t->slice[rank] = s;
+    t->device[rank] = s;
     s->m = team_slice(t->m, rank);
     s->set = t->set;
     s->set.n_team = s->set.n_stage = 0;
@@ -36,14 +36,15 @@ static bool slice_open(void *ctx, int rank, struct error *err)
     s->n_flat = model_n_flat(s->m);
     s->own_master = t->own_master;
     s->of_team = true;
+    s->form = &state_here;
     if (!pieces_make(s, err))
         return false;
     s->n_sumsq = rank == 0 ? t->n_sumsq : 1;    // the norm is the whole's
-    if (!frozen_make(s, err) || !grad_new(s, err) || !state_new(s, err)
-        || !(s->clip = mem_new(s->dev, 2 * sizeof *s->clip, "gradient norm", err))
+    if (!frozen_make(s, err) || !s->form->open(s, err) || !(s->clip = mem_new(s->dev, 2 * sizeof *s->clip, "gradient norm", err))
         || !(t->slice_stage[rank] = mem_new(s->dev, (size_t)slices_stage_n(t->m) * 4, "pieces of the flat order", err)))
         return false;
     t->slice_to[rank] = s->to;
+    t->device_to[rank] = &t->slice_to[rank];
     return true;
 }
 
@@ -61,7 +62,7 @@ bool slices_weights_place(struct model *m, const struct trainer_settings *s, str
     return model_team_call(m, slice_place, &(struct placing){ m, s }, err);
 }
 
-bool slices_new(struct trainer *t, struct error *err)
+static bool slices_new(struct trainer *t, struct error *err)
 {
     // 8-bit moments have a scale per block of the flat order: a stage has its layers' blocks as the whole has them
     bool optimizer = t->set.optimizer == OPTIMIZER_ADAMW
@@ -69,20 +70,19 @@ bool slices_new(struct trainer *t, struct error *err)
     if (!optimizer)
         return error_set(err, ERR_UNSUPPORTED, "a model that is cut over %d devices is trained with AdamW", model_n_device(t->m));
     BUG_IF(t->set.scratch || (t->ref && !model_is_sliced(t->ref)), "borrowed scratch or a whole reference with a model that is cut");
-    t->n_slice = model_n_device(t->m);
+    t->n_device = model_n_device(t->m);
     t->to.slice = t->slice_to;
     if (!model_team_call(t->m, slice_open, t, err))
         return false;
-    t->p.norm_part = t->slice[0]->p.norm_part;
+    t->p.norm_part = t->device[0]->p.norm_part;
     return true;
 }
 
-void slices_free(struct trainer *t)
+static void slices_free(struct trainer *t)
 {
-    if (t->n_slice)
-        t->p.norm_part = NULL;
-    for (int q = 0; q < t->n_slice; q++) {
-        struct trainer *s = t->slice[q];
+    t->p.norm_part = NULL;    // the first slice's
+    for (int q = 0; q < t->n_device; q++) {
+        struct trainer *s = t->device[q];
         if (!s)
             continue;
         mem_free(s->dev, t->slice_stage[q]);
@@ -150,9 +150,9 @@ static bool gather_run(struct gather *g, struct error *err)
         const struct tensor *x = model_tensor(m, i);
         if (x->offset >= g->end || x->offset + x->n_elem <= g->from)
             continue;
-        for (g->rank = 0; g->rank < g->t->n_slice; g->rank++) {
+        for (g->rank = 0; g->rank < g->t->n_device; g->rank++) {
             const struct model *slice = team_slice(m, g->rank);
-            int n = slice_blocks(m, slice, i, g->t->n_slice, g->rank, block);
+            int n = slice_blocks(m, slice, i, g->t->n_device, g->rank, block);
             for (int k = 0; k < n; k++)
                 if (slice_block_counts(m, slice, i, &block[k], g->rank) && !block_put(g, block[k], err))
                     return false;
@@ -165,9 +165,9 @@ static bool gather_run(struct gather *g, struct error *err)
 static bool slice_grad_clear(void *ctx, int rank, struct error *err)
 {
     struct trainer *t = ctx;
-    return trainer_grad_clear(t->slice[rank], err);
+    return here_grad_clear(t->device[rank], err);
 }
-bool slices_grad_clear(struct trainer *t, struct error *err)
+static bool slices_grad_clear(struct trainer *t, struct error *err)
 {
     return model_team_call(t->m, slice_grad_clear, t, err);
 }
@@ -175,9 +175,9 @@ bool slices_grad_clear(struct trainer *t, struct error *err)
 static bool slice_freeze(void *ctx, int rank, struct error *err)
 {
     struct trainer *t = ctx;
-    return trainer_freeze(t->slice[rank], err);
+    return trainer_freeze(t->device[rank], err);
 }
-bool slices_freeze(struct trainer *t, struct error *err)
+static bool slices_freeze(struct trainer *t, struct error *err)
 {
     return model_team_call(t->m, slice_freeze, t, err);
 }
@@ -190,7 +190,7 @@ struct norming {
 /* Ranks that do not reach each other's memory: each has its part in what any of them puts together. */
 static bool are_apart(const struct trainer *t)
 {
-    return t->slice[0]->reach.collect != NULL;
+    return t->device[0]->reach.collect != NULL;
 }
 
 /* Of several ranks: the sum of a piece of the slice, from the shards of all ranks to where this rank's gradient was, which nobody needs any
@@ -198,7 +198,7 @@ static bool are_apart(const struct trainer *t)
 static bool slice_collect(void *ctx, int rank, struct error *err)
 {
     const struct norming *of = ctx;
-    struct trainer *s = of->t->slice[rank];
+    struct trainer *s = of->t->device[rank];
     const struct trainer_parts *p = &s->p;
     int i = of->piece;
     float *to = p->n_slot ? s->grad : s->grad + p->piece_at[i];
@@ -222,16 +222,16 @@ static bool slice_norm(void *ctx, int rank, struct error *err)
     const struct norming *of = ctx;
     struct trainer *t = of->t;
     const struct trainer_parts *p = &t->p;
-    struct gather g = { .t = t, .e = 4, .dev = t->slice[rank]->dev, .to = t->slice_stage[rank] };
+    struct gather g = { .t = t, .e = 4, .dev = t->device[rank]->dev, .to = t->slice_stage[rank] };
     int64_t stage = slices_stage_n(t->m), k = 0;
-    for (int q = 0; q < t->n_slice; q++) {
+    for (int q = 0; q < t->n_device; q++) {
         g.of[q] = (const char *)t->slice_piece[q];
-        g.skip[q] = t->slice[q]->p.piece_at[of->piece];
+        g.skip[q] = t->device[q]->p.piece_at[of->piece];
     }
     for (int64_t at = 0; at < p->piece_n[of->piece]; at += stage, k++) {
         g.from = p->piece_at[of->piece] + at;
         g.end = p->piece_at[of->piece] + MIN(p->piece_n[of->piece], at + stage);
-        if ((k + of->piece) % t->n_slice == rank
+        if ((k + of->piece) % t->n_device == rank
             && (!gather_run(&g, err)
                 || !OP(g.dev, err, sumsq, .part = p->norm_part + p->part_at[of->piece] + at / SUMSQ_BLOCK, .x = (float *)(void *)g.to,
                        .n = g.end - g.from)))
@@ -247,17 +247,17 @@ bool slices_norm(struct trainer *t, bool own, struct error *err)
         bool has = !own || trainer_norm_rank(t, i) == t->set.rank;
         if (!has && !are_apart(t))
             continue;
-        for (int q = 0; q < t->n_slice; q++)
-            t->slice_piece[q] = t->slice[q]->grad + t->slice[q]->p.piece_at[i];
+        for (int q = 0; q < t->n_device; q++)
+            t->slice_piece[q] = t->device[q]->grad + t->device[q]->p.piece_at[i];
         if ((own && !model_team_call(t->m, slice_collect, &of, err)) || (has && !model_team_call(t->m, slice_norm, &of, err)))
             return false;
     }
     return true;
 }
 
-bool slices_clip_take(struct trainer *t, int q, struct error *err)
+static bool slices_clip_take(struct trainer *t, int q, struct error *err)
 {
-    struct trainer *s = t->slice[q];
+    struct trainer *s = t->device[q];
     s->adam_step = t->adam_step;
     return mem_copy(s->dev, s->clip, t->clip, 2 * sizeof *s->clip, COPY_D2D, err);
 }
@@ -269,9 +269,9 @@ struct apply {
 static bool slice_run(void *ctx, int rank, struct error *err)
 {
     const struct apply *a = ctx;
-    return slices_clip_take(a->t, rank, err) && trainer_run_apply(a->t->slice[rank], a->h, 0, err);
+    return slices_clip_take(a->t, rank, err) && trainer_run_apply(a->t->device[rank], a->h, 0, err);
 }
-bool slices_run(struct trainer *t, const struct trainer_hyper *h, struct error *err)
+static bool slices_run(struct trainer *t, const struct trainer_hyper *h, struct error *err)
 {
     return model_team_call(t->m, slice_run, &(struct apply){ t, h }, err);
 }
@@ -279,13 +279,13 @@ bool slices_run(struct trainer *t, const struct trainer_hyper *h, struct error *
 static bool slice_changed(void *ctx, int rank, struct error *err)
 {
     struct trainer *t = ctx;
-    struct trainer *s = t->slice[rank];
+    struct trainer *s = t->device[rank];
     if (!model_weights_changed(s->m, err) || (s->stage_used && !device_sync(s->dev, err)))
         return false;
     s->stage_used = false;
     return true;
 }
-bool slices_changed(struct trainer *t, struct error *err)
+static bool slices_changed(struct trainer *t, struct error *err)
 {
     return model_team_call(t->m, slice_changed, t, err);
 }
@@ -342,25 +342,25 @@ static bool host_flat_run(const struct host_flat *all, host_move *move, struct e
 
 static bool grad_move(const struct host_flat *f, struct error *err)
 {
-    const struct trainer *s = f->t->slice[f->rank];
+    const struct trainer *s = f->t->device[f->rank];
     return device_enter(s->dev, err) && trainer_grad_get(s, (float *)(void *)f->slice, err);
 }
-bool slices_grad_get(const struct trainer *t, float *out, struct error *err)
+static bool slices_grad_get(const struct trainer *t, float *out, struct error *err)
 {
     return host_flat_run(&(struct host_flat){ .t = t, .m = t->m, .whole = (char *)out, .e = 4 }, grad_move, err);
 }
 
 static bool state_move(const struct host_flat *f, struct error *err)
 {
-    struct trainer *s = f->t->slice[f->rank];
+    struct trainer *s = f->t->device[f->rank];
     float *at = (float *)(void *)f->slice;
     return device_enter(s->dev, err) && (f->in ? trainer_state_set(s, f->kind, at, err) : trainer_state_get(s, f->kind, at, err));
 }
-bool slices_state_get(const struct trainer *t, enum trainer_state_kind kind, float *out, struct error *err)
+static bool slices_state_get(const struct trainer *t, enum trainer_state_kind kind, float *out, struct error *err)
 {
     return host_flat_run(&(struct host_flat){ .t = t, .m = t->m, .kind = kind, .whole = (char *)out, .e = 4 }, state_move, err);
 }
-bool slices_state_set(struct trainer *t, enum trainer_state_kind kind, const float *in, struct error *err)
+static bool slices_state_set(struct trainer *t, enum trainer_state_kind kind, const float *in, struct error *err)
 {
     return host_flat_run(&(struct host_flat){ .t = t, .m = t->m, .kind = kind, .whole = (char *)in, .e = 4, .in = true }, state_move, err);
 }
@@ -371,7 +371,7 @@ static bool weights_move(const struct host_flat *f, struct error *err)
     struct device *dev = model_device(s);
     size_t bytes;
     if (model_keeps_shards(s))    // those that are trained
-        return device_enter(dev, err) && trainer_weights_get(f->t->slice[f->rank], f->slice, err);
+        return device_enter(dev, err) && trainer_weights_get(f->t->device[f->rank], f->slice, err);
     char *weights = model_weights(s, &bytes);
     if (!f->slice)
         return true;
@@ -379,11 +379,11 @@ static bool weights_move(const struct host_flat *f, struct error *err)
            && mem_copy(dev, f->in ? weights : f->slice, f->in ? f->slice : weights, bytes, f->in ? COPY_H2D : COPY_D2H, err)
            && (!f->in || model_weights_changed(s, err)) && device_sync(dev, err);
 }
-bool slices_weights_get(const struct trainer *t, struct model *m, void *out, struct error *err)
+static bool slices_weights_get(const struct trainer *t, struct model *m, void *out, struct error *err)
 {
     return host_flat_run(&(struct host_flat){ .t = t, .m = m, .whole = out, .e = dtype_size(model_dtype(m)) }, weights_move, err);
 }
-bool slices_weights_set(const struct trainer *t, struct model *m, const void *in, struct error *err)
+static bool slices_weights_set(const struct trainer *t, struct model *m, const void *in, struct error *err)
 {
     return host_flat_run(&(struct host_flat){ .t = t, .m = m, .whole = (char *)in, .e = dtype_size(model_dtype(m)), .in = true },
                          weights_move, err);
@@ -392,11 +392,10 @@ bool slices_weights_set(const struct trainer *t, struct model *m, const void *in
 static bool slice_reset(void *ctx, int rank, struct error *err)
 {
     struct trainer *t = ctx;
-    return trainer_adam_reset(t->slice[rank], err);
+    return trainer_adam_reset(t->device[rank], err);
 }
-bool slices_adam_reset(struct trainer *t, struct error *err)
+static bool slices_adam_reset(struct trainer *t, struct error *err)
 {
-    t->adam_step = 0;
     return model_team_call(t->m, slice_reset, t, err);
 }
 
@@ -428,20 +427,20 @@ struct piecing {
 static bool slice_whole(void *ctx, int rank, struct error *err)
 {
     const struct piecing *of = ctx;
-    const struct trainer *s = of->t->slice[rank];
+    const struct trainer *s = of->t->device[rank];
     of->g->skip[rank] = s->p.piece_at[of->piece];
     return (of->g->of[rank] = model_piece_whole(s->m, of->piece, err)) != NULL;
 }
 
 static bool slice_reach(void *ctx, int rank, struct error *err)
 {
-    const struct trainer_reach *r = &((const struct piecing *)ctx)->t->slice[rank]->reach;
+    const struct trainer_reach *r = &((const struct piecing *)ctx)->t->device[rank]->reach;
     return r->begin ? r->begin(r->ctx, err) : error_set(err, ERR_CLOSED, "the trainers have parted, and each has its shard only");
 }
 
 static bool slice_leave(void *ctx, int rank, struct error *err)
 {
-    const struct trainer *s = ((const struct piecing *)ctx)->t->slice[rank];
+    const struct trainer *s = ((const struct piecing *)ctx)->t->device[rank];
     bool ok = device_sync(s->dev, err);
     if (s->reach.end)
         s->reach.end(s->reach.ctx);
@@ -466,14 +465,14 @@ static bool pieces_hash(struct gather *g, uint64_t *hash, struct error *err)
     return model_team_call(t->m, slice_leave, &of, ok ? err : &ignored) && ok;
 }
 
-bool slices_hash(const struct trainer *t, uint64_t *hash, struct error *err)
+static bool slices_hash(const struct trainer *t, uint64_t *hash, struct error *err)
 {
     struct gather g = { .t = t, .e = dtype_size(model_dtype(t->m)), .dev = t->dev, .to = t->slice_stage[0] };
     size_t bytes;
     *hash = 0;
     if (model_keeps_shards(team_slice(t->m, 0)))
         return pieces_hash(&g, hash, err);
-    for (int q = 0; q < t->n_slice; q++)
+    for (int q = 0; q < t->n_device; q++)
         g.of[q] = model_weights(team_slice(t->m, q), &bytes);
     return hash_add(&g, 0, model_n_flat(t->m), hash, err);
 }
@@ -487,9 +486,31 @@ struct blending {
 static bool slice_blend(void *ctx, int rank, struct error *err)
 {
     const struct blending *b = ctx;
-    return reference_blend(b->t->slice[rank], team_slice(b->t->ref, rank), b->share, err);
+    return reference_blend(b->t->device[rank], team_slice(b->t->ref, rank), b->share, err);
 }
-bool slices_blend(struct trainer *t, double share, struct error *err)
+static bool slices_blend(struct trainer *t, double share, struct error *err)
 {
     return model_team_call(t->m, slice_blend, &(struct blending){ t, share }, err);
 }
+
+static bool slices_norm_all(struct trainer *t, struct error *err)
+{
+    return slices_norm(t, false, err);
+}
+
+const struct state_form state_sliced = { .open = slices_new,
+                                         .close = slices_free,
+                                         .grad_clear = slices_grad_clear,
+                                         .grad_get = slices_grad_get,
+                                         .freeze = slices_freeze,
+                                         .norm = slices_norm_all,
+                                         .clip_take = slices_clip_take,
+                                         .run = slices_run,
+                                         .changed = slices_changed,
+                                         .get = slices_state_get,
+                                         .set = slices_state_set,
+                                         .adam_reset = slices_adam_reset,
+                                         .hash = slices_hash,
+                                         .weights_get = slices_weights_get,
+                                         .weights_set = slices_weights_set,
+                                         .blend = slices_blend };

@@ -1,4 +1,5 @@
 /* state.c - a trainer's weights, masters and moments on their way to checkpoints and back */
+#include "workers/engine/trainer/state.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -78,9 +79,8 @@ static bool piece_gather_apart(const struct trainer *t, const struct shards_at *
 
 bool trainer_gives_first(const struct trainer *t)
 {
-    if (t->n_slice)
-        return trainer_gives_first(t->slice[0]);
-    return t->reach.first != NULL && t->own_only;
+    const struct trainer *first = t->device[0];
+    return first->reach.first != NULL && first->own_only;
 }
 
 /* Shards of all ranks, from where they are. */
@@ -192,8 +192,11 @@ int64_t trainer_state_n(const struct trainer *t, enum trainer_state_kind kind)
 /* ---- all kinds */
 bool trainer_state_get(const struct trainer *t, enum trainer_state_kind kind, float *out, struct error *err)
 {
-    if (t->n_slice)
-        return slices_state_get(t, kind, out, err);
+    return t->form->get(t, kind, out, err);
+}
+
+static bool here_get(const struct trainer *t, enum trainer_state_kind kind, float *out, struct error *err)
+{
     if (kind != STATE_MASTER && t->set.optimizer == OPTIMIZER_ADAMW_8BIT)
         return bytes_get(t, kind, out, err);
     if (kind != STATE_MASTER && t->set.optimizer == OPTIMIZER_ADAFACTOR)
@@ -214,13 +217,24 @@ bool trainer_state_get(const struct trainer *t, enum trainer_state_kind kind, fl
 
 bool trainer_weights_get(const struct trainer *t, void *out, struct error *err)
 {
-    size_t bytes, e = dtype_size(model_dtype(t->m));
-    if (t->n_slice)
-        return slices_weights_get(t, t->m, out, err);
-    if (t->p.weights)
+    return t->form->weights_get(t, t->m, out, err);
+}
+
+static bool here_weights_get(const struct trainer *t, struct model *m, void *out, struct error *err)
+{
+    size_t bytes, e = dtype_size(model_dtype(m));
+    if (m == t->m && t->p.weights)
         return shards_gather(t, &(struct shards_at){ t->p.weights, NULL, t->n_state, e, 1 }, out, err);
-    const void *weights = model_weights(t->m, &bytes);
+    const void *weights = model_weights(m, &bytes);
     return !out || (mem_copy(t->dev, out, weights, bytes, COPY_D2H, err) && device_sync(t->dev, err));
+}
+
+static bool here_weights_set(const struct trainer *t, struct model *m, const void *in, struct error *err)
+{
+    size_t bytes;
+    void *weights = model_weights(m, &bytes);
+    return mem_copy(t->dev, weights, in, bytes, COPY_H2D, err) && device_sync(t->dev, err) && model_weights_changed(m, err)
+           && device_sync(t->dev, err);
 }
 
 /* The weights of run r from masters on the host, through the gradient's memory. */
@@ -268,10 +282,13 @@ static float *moments_trimmed(const struct trainer *t, const float *in, struct e
 
 bool trainer_state_set(struct trainer *t, enum trainer_state_kind kind, const float *in, struct error *err)
 {
+    return t->form->set(t, kind, in, err);
+}
+
+static bool here_set(struct trainer *t, enum trainer_state_kind kind, const float *in, struct error *err)
+{
     bool ok = false;
     float *trimmed = NULL;
-    if (t->n_slice)
-        return slices_state_set(t, kind, in, err);
     TRY(device_sync(t->dev, err));
     if (kind != STATE_MASTER && t->set.optimizer == OPTIMIZER_ADAFACTOR)
         return trainer_state_n(t, kind) == 0
@@ -309,8 +326,12 @@ void trainer_adam_step_set(struct trainer *t, int64_t n)
 
 bool trainer_adam_reset(struct trainer *t, struct error *err)
 {
-    if (t->n_slice)
-        return slices_adam_reset(t, err);
+    t->adam_step = 0;
+    return t->form->adam_reset(t, err);
+}
+
+static bool here_adam_reset(struct trainer *t, struct error *err)
+{
     t->adam_step = 0;
     if (!device_sync(t->dev, err))
         return false;
@@ -323,3 +344,82 @@ bool trainer_adam_reset(struct trainer *t, struct error *err)
     }
     return true;
 }
+
+/* The hash of size_bytes of the weights, whose first word has this number among all. */
+static bool hash_of(const struct trainer *t, const void *x, size_t size_bytes, int64_t first, uint64_t *hash, struct error *err)
+{
+    return OP(t->dev, err, mem_hash, .hash = t->hash, .x = x, .size_bytes = size_bytes, .first = first)
+           && mem_copy(t->dev, hash, t->hash, sizeof *hash, COPY_D2H, err) && device_sync(t->dev, err);
+}
+
+bool trainer_hash(const struct trainer *t, uint64_t *hash, struct error *err)
+{
+    return t->form->hash(t, hash, err);
+}
+
+static bool here_hash(const struct trainer *t, uint64_t *hash, struct error *err)
+{
+    const struct trainer_parts *p = &t->p;
+    size_t bytes, e = dtype_size(model_dtype(t->m));
+    if (!p->weights) {
+        void *weights = model_weights(t->m, &bytes);
+        return hash_of(t, weights, bytes, 0, hash, err);
+    }
+    uint64_t sum = 0, part;    // a shard begins at a whole word, since pieces do
+    for (int i = 0; i < p->n_piece; sum += part, i++)
+        if (!hash_of(t, (char *)p->weights + (size_t)p->own_at[i] * e, (size_t)p->own_n[i] * e,
+                     (p->piece_at[i] + p->own_first[i]) * (int64_t)e / 8, &part, err))
+            return false;
+    *hash = sum;
+    return true;
+}
+
+/* ---- the form: all of it is here */
+static bool here_open(struct trainer *t, struct error *err)
+{
+    t->n_device = 1;
+    t->device[0] = t;
+    t->device_to[0] = &t->to;
+    return grad_new(t, err) && state_new(t, err);
+}
+
+static void here_close(UNUSED struct trainer *t)
+{
+}
+
+static bool here_grad_get(const struct trainer *t, float *out, struct error *err)
+{
+    return mem_copy(t->dev, out, t->grad, (size_t)t->n_flat * 4, COPY_D2H, err) && device_sync(t->dev, err);
+}
+
+static bool here_clip_take(UNUSED struct trainer *t, UNUSED int q, UNUSED struct error *err)
+{
+    return true;
+}
+
+static bool here_changed(struct trainer *t, struct error *err)
+{
+    return model_weights_changed(t->m, err);
+}
+
+static bool here_blend(struct trainer *t, double share, struct error *err)
+{
+    return reference_blend(t, t->ref, share, err);
+}
+
+const struct state_form state_here = { .open = here_open,
+                                       .close = here_close,
+                                       .grad_clear = here_grad_clear,
+                                       .grad_get = here_grad_get,
+                                       .freeze = trainer_freeze,
+                                       .norm = here_norm,
+                                       .clip_take = here_clip_take,
+                                       .run = here_run,
+                                       .changed = here_changed,
+                                       .get = here_get,
+                                       .set = here_set,
+                                       .adam_reset = here_adam_reset,
+                                       .hash = here_hash,
+                                       .weights_get = here_weights_get,
+                                       .weights_set = here_weights_set,
+                                       .blend = here_blend };

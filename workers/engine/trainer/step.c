@@ -10,6 +10,7 @@
  * 4. Samples of a group that are in one micro-batch share all rows of the prompt but its last, which predicts each one's first token
  *    (share_prompts), unless that saves little. Whether it does is the micro-batch's alone, so ranks do not matter.
  * 5. A sample whose tokens all have no gradient (no spread in its group, masked) is not run, unless run_all. */
+#include "workers/engine/trainer/step.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>

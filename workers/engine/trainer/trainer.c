@@ -1,4 +1,3 @@
-/* trainer.c - a trainer's life; scoring and supervised steps */
 #include "workers/engine/trainer/trainer.h"
 #include <inttypes.h>
 #include <math.h>
@@ -97,11 +96,6 @@ void trainer_memory_of_device(const struct model *m, const struct trainer_settin
     memory_of_state(m, s, out);
 }
 
-void trainer_memory_of_stage(const struct model *m, const struct trainer_settings *s, int q, struct trainer_memory *out)
-{
-    trainer_memory_of_device(m, s, q * MAX(s->n_team, 1), out);
-}
-
 void trainer_memory(const struct model *m, const struct trainer_settings *s, struct trainer_memory *out)
 {
     trainer_memory_of_device(m, s, 0, out);
@@ -161,6 +155,7 @@ struct trainer *trainer_new(struct model *model, struct model *ref, const struct
     t->m = model;
     t->ref = ref;
     t->set = *s;
+    t->form = model_is_sliced(model) ? &state_sliced : &state_here;
     t->dev = model_device(model);
     t->n_flat = model_n_flat(model);
     t->set.n_rank = MAX(s->n_rank, 1);
@@ -175,8 +170,7 @@ struct trainer *trainer_new(struct model *model, struct model *ref, const struct
     if (!trainer_weights_place(model, &t->set, err))    // before anything knows where the weights lie
         goto fail;
     if (!micros_new(t, err) || !(t->run = model_run_new(model, &limits, err)) || !pieces_make(t, err) || !frozen_make(t, err)
-        || (model_is_sliced(model) ? !slices_new(t, err) : !grad_new(t, err) || !state_new(t, err))
-        || !(t->sumsq = mem_new(t->dev, 3 * sizeof *t->sumsq, "gradient norm", err))
+        || !t->form->open(t, err) || !(t->sumsq = mem_new(t->dev, 3 * sizeof *t->sumsq, "gradient norm", err))
         || !(t->row_mean = mem_new(t->dev, sizeof *t->row_mean, "mean of rows", err))
         || !(t->hash = mem_new(t->dev, sizeof *t->hash, "hash of the weights", err))
         || !(t->clip = mem_new(t->dev, 2 * sizeof *t->clip, "gradient norm", err)))
@@ -192,7 +186,7 @@ void trainer_free(struct trainer *t)
     if (!t)
         return;
     model_run_free(t->run);
-    slices_free(t);
+    t->form->close(t);
     update_release(t);
     void *mem[] = { t->sumsq, t->row_mean, t->hash, t->clip };
     for (size_t i = 0; i < ARRAY_SIZE(mem); i++)
@@ -237,158 +231,4 @@ void trainer_update_set(struct trainer *t, int64_t version, int64_t update)
 struct device *trainer_device(const struct trainer *t)
 {
     return t->dev;
-}
-
-/* ---- scoring and supervised steps */
-bool trainer_logprobs(struct trainer *t, const int32_t *token, const int64_t *seq_len, const float *temperature, int64_t n_seq, float *logp,
-                      float *entropy, struct error *err)
-{
-    bool ok = false;
-    struct micro *mb = &t->mb;
-    for (int64_t s = 0; s < n_seq;) {
-        int64_t first = s;
-        const int32_t *tok = token;
-        micro_clear(mb);
-        for (; s < n_seq && (s == first || mb->n_tok + MAX(seq_len[s] - 1, 0) <= t->set.token_budget_max); s++) {
-            int64_t n = seq_len[s] - 1;
-            if (n < 1 || n > t->set.token_budget_max) {
-                error_set(err, ERR_SHAPE, "a sequence has %" PRId64 " tokens; from 2 to %" PRId64 " are possible", seq_len[s],
-                          t->set.token_budget_max + 1);
-                goto out;
-            }
-            int64_t row = micro_seq(mb, tok, n, NULL, 0, temperature[s]);
-            memcpy(mb->target + row, tok + 1, (size_t)n * 4);
-            tok += seq_len[s];
-        }
-        struct model_batch b = micro_batch(mb);
-        TRY(model_score(t->run, &b, mb->target, mb->temperature, mb->logp, entropy ? mb->entropy : NULL, err));
-        memcpy(logp, mb->logp, (size_t)mb->n_tok * 4);
-        logp += mb->n_tok;
-        if (entropy) {
-            memcpy(entropy, mb->entropy, (size_t)mb->n_tok * 4);
-            entropy += mb->n_tok;
-        }
-        token = tok;
-    }
-    ok = true;
-out:
-    return ok;
-}
-
-/* The sequences of a supervised step, cut into micro-batches. */
-struct sft_work {
-    struct trainer *t;
-    const struct sft_seq *seq;
-    int64_t *first;    // (n_micro + 1) micro-batch k is seq[first[k]] .. seq[first[k + 1] - 1]
-    int64_t n_micro;
-    double total, sum;    // of the weights; of weight * -logp, so far
-};
-
-static bool sft_cut(struct sft_work *w, int64_t n_seq, int64_t most, struct error *err)
-{
-    int64_t room = 0;
-    if (!(w->first = malloc((size_t)(n_seq + 1) * sizeof *w->first)))
-        return error_set(err, ERR_NO_MEMORY, "no memory for a batch of %" PRId64 " sequences", n_seq);
-    for (int64_t s = 0; s < n_seq; s++) {
-        int64_t n = w->seq[s].n_tok - 1;
-        if (n < 1 || n > w->t->set.token_budget_max)
-            return error_set(err, ERR_SHAPE, "a sequence has %" PRId64 " tokens; from 2 to %" PRId64 " are possible", n + 1,
-                             w->t->set.token_budget_max + 1);
-        for (int64_t i = 1; i <= n; i++)
-            w->total += (double)w->seq[s].weight[i];
-        if (s == 0 || n > room) {
-            w->first[w->n_micro++] = s;
-            room = most;
-        }
-        room -= n;
-    }
-    w->first[w->n_micro] = n_seq;
-    return true;
-}
-
-static void sft_pack(const struct sft_work *w, struct micro *mb, int64_t k)
-{
-    micro_clear(mb);
-    for (int64_t s = w->first[k]; s < w->first[k + 1]; s++) {
-        const struct sft_seq *q = &w->seq[s];
-        int64_t n = q->n_tok - 1, row = micro_seq(mb, q->token, n, NULL, 0, 1);
-        for (int64_t i = 0; i < n; i++) {
-            mb->target[row + i] = q->weight[i + 1] != 0 ? q->token[i + 1] : -1;
-            mb->weight[row + i] = q->weight[i + 1];
-            mb->coef[row + i] = w->total > 0 ? (float)(-(double)q->weight[i + 1] / w->total) : 0;
-        }
-    }
-}
-
-static bool sft_batch(void *ctx, int stage, int64_t k, struct model_batch *b, UNUSED struct error *err)
-{
-    const struct sft_work *w = ctx;
-    struct micro *mb = &w->t->stage_mb[stage];
-    sft_pack(w, mb, k);
-    *b = micro_batch(mb);
-    return true;
-}
-
-/* Micro-batch k, of which `run` has done the forward pass: its loss, and with `to` its gradient. */
-static bool sft_finish(void *ctx, int64_t k, struct model_run *run, const struct model_grad *to, struct error *err)
-{
-    struct sft_work *w = ctx;
-    struct micro *mb = &w->t->mb;
-    sft_pack(w, mb, k);
-    struct token_loss l = { .target = mb->target, .temperature = mb->temperature, .coef = to ? mb->coef : NULL, .logp = mb->logp };
-    if (to ? !model_backward(run, &l, to, err) : !model_head(run, &l, err))
-        return false;
-    for (int64_t i = 0; i < mb->n_tok; i++)
-        w->sum -= (double)mb->weight[i] * (double)mb->logp[i];
-    return true;
-}
-
-static bool sft_micros(struct sft_work *w, const struct model_grad *to, struct error *err)
-{
-    return trainer_work(w->t, &(struct model_work){ .n_micro = w->n_micro, .grad = to, .ctx = w, .batch = sft_batch, .finish = sft_finish },
-                        err);
-}
-
-bool trainer_sft_step(struct trainer *t, const struct sft_seq *seq, int64_t n_seq, const struct trainer_hyper *h, bool apply, double *loss,
-                      double *n_loss_tok, double *grad_norm, struct error *err)
-{
-    bool ok = false;
-    struct sft_work w = { .t = t, .seq = seq };
-    BUG_IF(trainer_grad_group(t) > 1, "a supervised step adds up no groups");
-    TRY(sft_cut(&w, n_seq, micro_budget(t, h), err));
-    TRY(!apply || trainer_grad_begin(t, w.n_micro, err));
-    TRY(sft_micros(&w, apply ? &t->to : NULL, err));
-    TRY(!apply || (trainer_apply(t, h, grad_norm, err) && device_sync(t->dev, err)));
-    *loss = w.total > 0 ? w.sum / w.total : NAN;
-    *n_loss_tok = w.total;
-    ok = true;
-out:
-    free(w.first);
-    return ok;
-}
-
-/* The hash of size_bytes of the weights, whose first word has this number among all. */
-static bool hash_of(const struct trainer *t, const void *x, size_t size_bytes, int64_t first, uint64_t *hash, struct error *err)
-{
-    return OP(t->dev, err, mem_hash, .hash = t->hash, .x = x, .size_bytes = size_bytes, .first = first)
-           && mem_copy(t->dev, hash, t->hash, sizeof *hash, COPY_D2H, err) && device_sync(t->dev, err);
-}
-
-bool trainer_hash(const struct trainer *t, uint64_t *hash, struct error *err)
-{
-    const struct trainer_parts *p = &t->p;
-    size_t bytes, e = dtype_size(model_dtype(t->m));
-    if (t->n_slice)
-        return slices_hash(t, hash, err);
-    if (!p->weights) {
-        void *weights = model_weights(t->m, &bytes);
-        return hash_of(t, weights, bytes, 0, hash, err);
-    }
-    uint64_t sum = 0, part;    // a shard begins at a whole word, since pieces do
-    for (int i = 0; i < p->n_piece; sum += part, i++)
-        if (!hash_of(t, (char *)p->weights + (size_t)p->own_at[i] * e, (size_t)p->own_n[i] * e,
-                     (p->piece_at[i] + p->own_first[i]) * (int64_t)e / 8, &part, err))
-            return false;
-    *hash = sum;
-    return true;
 }

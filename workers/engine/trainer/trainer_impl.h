@@ -3,7 +3,11 @@
 #include "kernels/ops.h"
 #include "workers/engine/model/lora.h"
 #include "workers/engine/model/model.h"
+#include "workers/engine/trainer/reference.h"
+#include "workers/engine/trainer/state.h"
+#include "workers/engine/trainer/step.h"
 #include "workers/engine/trainer/trainer.h"
+#include "workers/engine/trainer/update.h"
 #include "workers/engine/pass/pass.h"
 
 /* A sample on its way through a step. */
@@ -60,12 +64,14 @@ struct trainer {
     size_t stage_bytes;
     bool own_master;    // the weights are not fp32, so that masters are apart from them
     bool of_team;       // this is the trainer of one device of a team (slices.c)
-    // Where the model is cut over n_slice devices (slices.c): in place of gradient, masters,
-    // moments.
-    int n_slice;                                  // devices; 0: the model is whole
-    struct trainer *slice[SUM_PARTS_MAX];         // one per slice, which makes no steps of its own
-    struct model_grad slice_to[SUM_PARTS_MAX];    // where backward passes add a slice's gradient
-    void *slice_stage[SUM_PARTS_MAX];             // (slices_stage_n floats) on that device
+    const struct state_form *form;
+    // The trainers of the devices that the model is cut over (slices.c), which make no steps of
+    // their own; this one alone where it is whole.
+    int n_device;
+    struct trainer *device[SUM_PARTS_MAX];
+    struct model_grad *device_to[SUM_PARTS_MAX];    // where backward passes add a device's gradient
+    struct model_grad slice_to[SUM_PARTS_MAX];      // of a cut model it is one of these
+    void *slice_stage[SUM_PARTS_MAX];               // (slices_stage_n floats) on that device
     // Several ranks: the sum of one piece of each slice, while the norm is made.
     const float *slice_piece[SUM_PARTS_MAX];
     bool *frozen;    // (model_n_tensor) tensors that are not trained; NULL: all are
@@ -108,6 +114,9 @@ struct trainer {
 
 /* update.c: the masters, moments and gradients of a trainer, and its new weights */
 MUST_USE bool pieces_make(struct trainer *t, struct error *err);
+/* Does a rank keep only its shards of the model's weights? It does with zero_stage 3, unless an
+ * adapter is trained, which is small. */
+bool trainer_keeps_shards(const struct model *m, const struct trainer_settings *s);
 size_t trainer_weight_bytes(const struct model *m, const struct trainer_settings *s);
 /* Elements of state kept here. */
 int64_t trainer_n_state(const struct model *m, const struct trainer_settings *s);
@@ -127,6 +136,10 @@ MUST_USE bool frozen_make(struct trainer *t, struct error *err);
 MUST_USE bool state_new(struct trainer *t, struct error *err);
 MUST_USE bool grad_new(struct trainer *t, struct error *err);
 void update_release(struct trainer *t);
+/* Where the trainer has all of its model: the steps of state_here. */
+MUST_USE bool here_grad_clear(struct trainer *t, struct error *err);
+MUST_USE bool here_norm(struct trainer *t, struct error *err);
+MUST_USE bool here_run(struct trainer *t, const struct trainer_hyper *h, struct error *err);
 /* A run of the update. */
 struct update_run {
     int64_t flat;         // its first element in the flat order
@@ -142,29 +155,40 @@ char *update_weights_at(const struct trainer *t, const struct update_run *r, int
 /* Elements of this rank's gradient: the whole flat order, or its slots. */
 int64_t update_grad_n(const struct model *m, const struct trainer_settings *s);
 
-/* slices.c: a model that is cut over a team; each function is as its namesake above or in
- * trainer.h. */
-MUST_USE bool slices_new(struct trainer *t, struct error *err);
-void slices_free(struct trainer *t);
+/* Where gradient, masters and moments are, and what goes by the whole flat order: all of it here
+ * (state_here, state.c), or each device of a cut model has those of its slice (state_sliced,
+ * slices.c). */
+struct state_form {
+    bool (*open)(struct trainer *t, struct error *err);
+    void (*close)(struct trainer *t);    // fine after a failed open
+    bool (*grad_clear)(struct trainer *t, struct error *err);
+    bool (*grad_get)(const struct trainer *t, float *out, struct error *err);
+    // The steps of an update: what is not trained gets no gradient; sums of squares of the whole
+    // gradient; a device learns the clipping; all runs of all devices; the weights are new.
+    bool (*freeze)(struct trainer *t, struct error *err);
+    bool (*norm)(struct trainer *t, struct error *err);
+    bool (*clip_take)(struct trainer *t, int q, struct error *err);
+    bool (*run)(struct trainer *t, const struct trainer_hyper *h, struct error *err);
+    bool (*changed)(struct trainer *t, struct error *err);
+    // As their namesakes of state.h.
+    bool (*get)(const struct trainer *t, enum trainer_state_kind kind, float *out, struct error *err);
+    bool (*set)(struct trainer *t, enum trainer_state_kind kind, const float *in, struct error *err);
+    bool (*adam_reset)(struct trainer *t, struct error *err);
+    bool (*hash)(const struct trainer *t, uint64_t *hash, struct error *err);
+    // m is t's model or its reference. Its weights go out to, or in from, host memory of
+    // model_weight_bytes.
+    bool (*weights_get)(const struct trainer *t, struct model *m, void *out, struct error *err);
+    bool (*weights_set)(const struct trainer *t, struct model *m, const void *in, struct error *err);
+    // The reference becomes (1 - share) times itself plus share times the weights.
+    bool (*blend)(struct trainer *t, double share, struct error *err);
+};
+extern const struct state_form state_here, state_sliced;
+
+/* slices.c */
 int64_t slices_stage_n(const struct model *m);
-MUST_USE bool slices_grad_clear(struct trainer *t, struct error *err);
-MUST_USE bool slices_grad_get(const struct trainer *t, float *out, struct error *err);
 MUST_USE bool slices_weights_place(struct model *m, const struct trainer_settings *s, struct error *err);
-MUST_USE bool slices_freeze(struct trainer *t, struct error *err);
 /* Sums of squares. own: of the pieces that this rank makes among several, else of all pieces. */
 MUST_USE bool slices_norm(struct trainer *t, bool own, struct error *err);
-MUST_USE bool slices_run(struct trainer *t, const struct trainer_hyper *h, struct error *err);
-MUST_USE bool slices_clip_take(struct trainer *t, int q, struct error *err);
-MUST_USE bool slices_changed(struct trainer *t, struct error *err);
-MUST_USE bool slices_state_get(const struct trainer *t, enum trainer_state_kind kind, float *out, struct error *err);
-MUST_USE bool slices_state_set(struct trainer *t, enum trainer_state_kind kind, const float *in, struct error *err);
-MUST_USE bool slices_adam_reset(struct trainer *t, struct error *err);
-MUST_USE bool slices_hash(const struct trainer *t, uint64_t *hash, struct error *err);
-/* m is t's model or its reference. Its weights go out to, or in from, host memory of
- * model_weight_bytes. */
-MUST_USE bool slices_weights_get(const struct trainer *t, struct model *m, void *out, struct error *err);
-MUST_USE bool slices_weights_set(const struct trainer *t, struct model *m, const void *in, struct error *err);
-MUST_USE bool slices_blend(struct trainer *t, double share, struct error *err);
 
 /* reference.c: ref, on t's device, becomes (1 - share) times itself plus share times t's
  * weights. */

@@ -1,10 +1,10 @@
 /* trainer_metrics.c - a step's numbers, from what its micro-batches add up and from the groups themselves */
+#include "workers/engine/trainer/trainer_metrics.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include "protocol/settings/metrics.h"
-#include "workers/engine/trainer/trainer.h"
 
 /* Those of the sums of which the largest counts; all others are added. */
 static const size_t largest[] = { offsetof(struct trainer_sums, ratio_max), offsetof(struct trainer_sums, logp_diff_max),

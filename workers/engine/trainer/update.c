@@ -9,6 +9,7 @@
  *
  * The gradient's norm is a sum over blocks of SUMSQ_BLOCK elements that are counted from the beginning of their piece, so it does not
  * depend on which rank has which shard. */
+#include "workers/engine/trainer/update.h"
 #include <ctype.h>
 #include <inttypes.h>
 #include <math.h>
@@ -309,7 +310,7 @@ bool grad_new(struct trainer *t, struct error *err)
     if (!several(&t->set)) {
         p->norm_part = mem_new(t->dev, (size_t)t->n_sumsq * sizeof *p->norm_part, "gradient norm", err);
         p->sum = t->grad = p->norm_part ? mem_new(t->dev, (size_t)t->n_flat * 4, "gradient", err) : NULL;
-        if (!t->grad || !trainer_grad_clear(t, err))
+        if (!t->grad || !here_grad_clear(t, err))
             return false;
         if (grouped(&t->set))    // backward passes add where ranks.h says
             return (p->grad = mem_new(t->dev, (size_t)t->n_flat * 4, "gradient of a group", err)) != NULL;
@@ -329,17 +330,15 @@ bool grad_new(struct trainer *t, struct error *err)
     return t->of_team || (p->sum = mem_new(t->dev, (size_t)own_max(t->m, t->set.n_rank) * 4, "sum of the gradients", err)) != NULL;
 }
 
-bool trainer_grad_clear(struct trainer *t, struct error *err)
+bool here_grad_clear(struct trainer *t, struct error *err)
 {
-    if (t->n_slice)
-        return slices_grad_clear(t, err);
     return OP(t->dev, err, mem_fill, .y = t->grad, .size_bytes = (size_t)update_grad_n(t->m, &t->set) * 4);
 }
 
 bool trainer_grad_begin(struct trainer *t, int64_t n_micro, struct error *err)
 {
     t->to.set = n_micro > 0 && model_run_sets(t->run);
-    return t->to.set || trainer_grad_clear(t, err);
+    return t->to.set || t->form->grad_clear(t, err);
 }
 
 struct update_run update_run_of(const struct trainer *t, int i)
@@ -498,9 +497,7 @@ int64_t trainer_grad_n(const struct trainer *t)
 bool trainer_grad_get(const struct trainer *t, float *out, struct error *err)
 {
     BUG_IF(t->p.n_slot, "the flat gradient of a rank that keeps its shards only");
-    if (t->n_slice)
-        return slices_grad_get(t, out, err);
-    return mem_copy(t->dev, out, t->grad, (size_t)t->n_flat * 4, COPY_D2H, err) && device_sync(t->dev, err);
+    return t->form->grad_get(t, out, err);
 }
 
 int trainer_zero(const struct trainer *t)
@@ -525,13 +522,8 @@ struct trainer_parts trainer_parts(const struct trainer *t)
 
 void trainer_grad_goes(struct trainer *t, int q, const struct model_grad *to, bool (*idle)(void *ctx, struct error *err))
 {
-    if (t->n_slice) {
-        t->slice_to[q] = *to;
-        model_run_idle_of(t->run, q, idle, to->ctx);
-        return;
-    }
-    t->to = *to;
-    model_run_idle(t->run, idle, to->ctx);
+    *t->device_to[q] = *to;
+    model_run_idle_of(t->run, q, idle, to->ctx);
 }
 
 void trainer_changes_set(struct trainer *t, void (*changes)(void *ctx), void *ctx)
@@ -554,12 +546,12 @@ void trainer_reaches(struct trainer *t, const struct trainer_reach *reach)
 /* ---- update */
 int trainer_n_device(const struct trainer *t)
 {
-    return MAX(t->n_slice, 1);
+    return t->n_device;
 }
 
 struct trainer *trainer_of_device(struct trainer *t, int q)
 {
-    return t->n_slice ? t->slice[q] : t;
+    return t->device[q];
 }
 
 int trainer_norm_rank(const struct trainer *t, int piece)
@@ -737,13 +729,13 @@ bool trainer_run_apply(struct trainer *t, const struct trainer_hyper *h, int run
 
 bool trainer_apply_begin(struct trainer *t, int q, struct error *err)
 {
-    return !t->n_slice || slices_clip_take(t, q, err);
+    return t->form->clip_take(t, q, err);
 }
 
 bool trainer_apply_end(struct trainer *t, struct error *err)
 {
     bool alone = !several(&t->set) && model_n_device(t->m) <= 1 && !t->stage_used;    // else others read what this one has made
-    if (!(t->n_slice ? slices_changed(t, err) : model_weights_changed(t->m, err)) || (!alone && !device_sync(t->dev, err)))
+    if (!t->form->changed(t, err) || (!alone && !device_sync(t->dev, err)))
         return false;
     t->stage_used = false;
     t->adam_step++;
@@ -751,12 +743,14 @@ bool trainer_apply_end(struct trainer *t, struct error *err)
     return true;
 }
 
-/* Of the whole gradient, which every rank has here. */
 bool trainer_norm_whole(struct trainer *t, struct error *err)
 {
+    return t->form->norm(t, err);
+}
+
+bool here_norm(struct trainer *t, struct error *err)
+{
     const struct trainer_parts *p = &t->p;
-    if (t->n_slice)
-        return slices_norm(t, false, err);
     for (int i = 0; i < p->n_piece; i++)
         if (!OP(t->dev, err, sumsq, .part = p->norm_part + p->part_at[i], .x = t->grad + p->piece_at[i], .n = p->piece_n[i]))
             return false;
@@ -765,13 +759,17 @@ bool trainer_norm_whole(struct trainer *t, struct error *err)
 
 bool trainer_norm_alone(struct trainer *t, const struct trainer_hyper *h, double *grad_norm, struct error *err)
 {
-    return (t->n_slice ? slices_freeze(t, err) : trainer_freeze(t, err)) && trainer_norm_whole(t, err)
-           && trainer_norm_all(t, h, grad_norm, err);
+    return t->form->freeze(t, err) && t->form->norm(t, err) && trainer_norm_all(t, h, grad_norm, err);
+}
+
+bool here_run(struct trainer *t, const struct trainer_hyper *h, struct error *err)
+{
+    return trainer_run_apply(t, h, 0, err);
 }
 
 bool trainer_apply_alone(struct trainer *t, const struct trainer_hyper *h, struct error *err)
 {
-    return (t->n_slice ? slices_run(t, h, err) : trainer_run_apply(t, h, 0, err)) && trainer_apply_end(t, err);
+    return t->form->run(t, h, err) && trainer_apply_end(t, err);
 }
 
 bool trainer_apply(struct trainer *t, const struct trainer_hyper *h, double *grad_norm, struct error *err)
