@@ -5,8 +5,8 @@
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
-#include "console/fleet/rollout_view.h"
-#include "console/fleet/series.h"
+#include "protocol/record/rollout_view.h"
+#include "protocol/record/series.h"
 #include "protocol/base/error.h"
 #include "protocol/run/control_lock.h"
 #include "protocol/run/doctor.h"

@@ -6,7 +6,7 @@
  * meets all that is asked of a sample. Pure. */
 #pragma once
 #include <stdbool.h>
-#include "console/fleet/rollout_view.h"
+#include "protocol/record/rollout_view.h"
 
 struct rollout_filter {
     char text[256], reason[64];    // "": any

@@ -4,7 +4,7 @@
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
-#include "console/fleet/rollout_view.h"
+#include "protocol/record/rollout_view.h"
 #include "console/tui/cells.h"
 
 enum paint {    // what the tokens of a text are coloured by

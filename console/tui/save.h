@@ -2,7 +2,7 @@
  *
  * Each refuses to replace a file. */
 #pragma once
-#include "console/fleet/series.h"
+#include "protocol/record/series.h"
 #include "console/tui/cells.h"
 #include "console/tui/theme.h"
 

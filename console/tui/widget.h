@@ -2,7 +2,7 @@
  *
  * Pure: each draws into the rectangle it is given and reads nothing but its arguments. */
 #pragma once
-#include "console/fleet/series.h"
+#include "protocol/record/series.h"
 #include "console/tui/cells.h"
 
 enum chart_glyphs {

@@ -6,6 +6,8 @@
 const struct export_kind_row export_kinds[EXPORT_KIND_N] = {
     [EXPORT_CSV] = { "csv", NULL, "comma-separated values, one row per step" },
     [EXPORT_JSONL] = { "jsonl", NULL, "JSON lines, one per step" },
+    [EXPORT_HTML] = { "html", NULL, "one page to attach or print: charts, evaluations, changes, alarms, settings, samples" },
+    [EXPORT_SVG] = { "svg", NULL, "charts as a picture: of --series, or of evaluations, reward, entropy and length" },
     [EXPORT_TENSORBOARD] = { "tensorboard", "tensorboard", "event files in RUN_DIR/export/tensorboard (or --out DIR)" },
     [EXPORT_WANDB] = { "wandb", "wandb", "send to Weights & Biases, or with --offline write a directory for 'wandb sync'" },
     [EXPORT_WEBHOOK] = { "webhook", "alert_webhook_file",

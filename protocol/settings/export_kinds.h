@@ -10,6 +10,8 @@
 enum export_kind {
     EXPORT_CSV,
     EXPORT_JSONL,
+    EXPORT_HTML,
+    EXPORT_SVG,
     EXPORT_TENSORBOARD,
     EXPORT_WANDB,
     EXPORT_WEBHOOK,

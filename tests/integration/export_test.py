@@ -2,7 +2,8 @@
 
 tags: asan
 """
-import contextlib, csv, json, math, os, re, resource, signal, socket, sqlite3, struct, subprocess, sys, tempfile, time, unittest
+import contextlib, csv, html.parser, json, math, os, re, resource, signal, socket, sqlite3, struct, subprocess, sys, tempfile, time, unittest
+import xml.etree.ElementTree as ElementTree
 import urllib.error, urllib.request
 import histograms
 from protobuf_read import fields
@@ -17,6 +18,9 @@ class Journal:
         self.db = sqlite3.connect(os.path.join(run, "journal.db"))
         self.db.executescript("""PRAGMA journal_mode=WAL; PRAGMA user_version=1;
             CREATE TABLE series(id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+            CREATE TABLE incarnation(id INTEGER PRIMARY KEY, from_step INTEGER NOT NULL, wall_s REAL NOT NULL);
+            CREATE TABLE item(item INTEGER PRIMARY KEY, prompt_row INTEGER, rollout_step INTEGER, weight_version INTEGER, fate INTEGER,
+                              step INTEGER, reward_mean REAL, file_offset INTEGER, file_bytes INTEGER);
             CREATE TABLE step(seq INTEGER PRIMARY KEY, incarnation INTEGER, step INTEGER, superseded INTEGER DEFAULT 0,
                               wall_s REAL, metrics BLOB);
             CREATE TABLE eval(step INTEGER, set_name TEXT, incarnation INTEGER, n INTEGER, mean REAL, detail TEXT, PRIMARY KEY(step, set_name));
@@ -82,6 +86,24 @@ def events(path):
     return out
 
 
+class Reader(html.parser.HTMLParser):
+    """The elements of a page: which were seen, and which are still open at its end."""
+    VOID = {"meta", "br", "link", "img"}
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.seen, self.attributes = [], set(), set()
+
+    def handle_starttag(self, tag, attributes):
+        self.seen.add(tag)
+        self.attributes |= {name for name, _ in attributes}
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag, tag
+
+
 class Export(unittest.TestCase):
     def setUp(self):
         self.tmp = tempfile.TemporaryDirectory()
@@ -98,6 +120,82 @@ class Export(unittest.TestCase):
         p = subprocess.run([ROLLCALL, "export", args[0], self.run_dir, *args[1:]], capture_output=True, text=True, timeout=120)
         self.assertEqual(p.returncode, code, p.stderr)
         return p.stdout if code == 0 else p.stderr
+
+    def page(self):
+        """The page's text, checked to be well-formed, to load nothing and to run nothing."""
+        page = self.export("html")
+        reader = Reader()
+        reader.feed(page)
+        self.assertEqual(reader.open, [])
+        self.assertNotIn("script", reader.seen)
+        self.assertIn("default-src 'none'", page)
+        self.assertFalse({"src", "href", "xlink:href", "style", "onload"} & reader.attributes)
+        self.assertLessEqual(set(re.findall(r"""https?://[^"' <]*""", page)), {"http://www.w3.org/2000/svg"})
+        return page
+
+    def charts(self, text):
+        """{title: description} of the charts in a page or picture; each must be XML."""
+        charts = {}
+        for svg in re.findall(r'<svg class="chart".*?</svg>', text, re.S):
+            root, ns = ElementTree.fromstring(svg), "{http://www.w3.org/2000/svg}"
+            charts[root.findtext(ns + "title")] = root.findtext(ns + "desc")
+            self.assertEqual(root.get("aria-labelledby").split(), [root.find(ns + tag).get("id") for tag in ("title", "desc")])
+            for numbers in root.iter(ns + "path"):
+                self.assertNotRegex(numbers.get("d"), "nan|inf")
+        return charts
+
+    def test_a_page_says_what_the_run_did(self):
+        self.journal.evaluate(2, easy=0.25, hard=0.5)
+        self.journal.db.execute("INSERT INTO event(incarnation, step, wall_s, kind, who, text, detail) "
+                                "VALUES(1, 2, 102, 'command', 'ada', 'set learning_rate = 0.1', '')")
+        self.journal.db.commit()
+        page = self.page()
+        charts = self.charts(page)
+        self.assertEqual(charts["loss"], "train/loss: 0.1 at step 1, 0.3 at step 3, between 0.1 and 0.3. ")
+        self.assertEqual(charts["reward"], "metrics/reward: 1 at step 1, 3 at step 3, between 1 and 3. ")
+        self.assertEqual(charts["evaluations"], "easy: 0.25 at step 2, 0.25 at step 2, between 0.25 and 0.25. "
+                                                "hard: 0.5 at step 2, 0.5 at step 2, between 0.5 and 0.5. ")
+        self.assertIn("<dd>0.5 on hard, at step 2</dd>", page)
+        self.assertIn('<td class="w">ada</td><td class="w">set learning_rate = 0.1</td>', page)
+        self.assertEqual(page.count('class="m"'), len(charts))    # one mark in each
+        self.assertIn('<tr><th scope="row">2</th><td>1970-01-01 00:01:42</td><td>–</td><td>0.2</td></tr>', page)
+
+    def test_a_page_of_a_run_without_a_step_is_a_page(self):
+        self.journal.db.execute("DELETE FROM step")
+        self.journal.db.commit()
+        self.assertEqual(self.charts(self.page()), {})
+
+    def test_a_page_shows_the_markup_of_others_as_text(self):
+        hostile = "</td><script>alert(1)</script>\x1b[31m\x01\ufffe & \"quoted\" 'too' \U0001f600"
+        self.journal.db.execute("INSERT INTO event(incarnation, step, wall_s, kind, who, text, detail) VALUES(1, 1, 101, ?, ?, ?, '')",
+                                ("alert<b>", hostile, hostile))
+        self.journal.add(4, {"reward/<svg onload=x>": 1, "train/loss": math.inf, "metrics/reward": -1e300})
+        self.journal.evaluate(4, **{"<img src=x>": 1e-300})
+        page = self.page()
+        self.assertIn("reward/<svg onload=x>", self.charts(page))
+        self.assertIn("&lt;/td&gt;&lt;script&gt;alert(1)&lt;/script&gt;\ufffd[31m\ufffd\ufffd &amp; &quot;quoted&quot; &#39;too&#39; \U0001f600", page)
+
+    def test_a_long_run_is_thinned(self):
+        with self.journal.db as db:
+            db.executemany("INSERT INTO step(incarnation, step, wall_s, metrics) VALUES(1,?,?,?)",
+                           ((n, n, self.journal.pack({"train/loss": 100 if n == 54321 else n % 7})) for n in range(4, 100001)))
+        page = self.page()
+        self.assertLess(len(page), 200000)
+        self.assertIn("Every 500th of 100000 steps", page)
+        self.assertTrue(self.charts(page)["loss"].endswith("between 0 and 100. "))    # no spike is lost
+        self.assertIn('<th scope="row">100000</th>', page)
+
+    def test_charts_are_a_picture(self):
+        self.journal.evaluate(3, easy=0.5)
+        out = os.path.join(self.run_dir, "a.svg")
+        self.export("svg", "--out", out)
+        with open(out) as f:
+            text = f.read()
+        self.assertEqual(ElementTree.fromstring(text).get("height"), "400")
+        self.assertEqual(list(self.charts(text)), ["eval/easy", "metrics/reward"])
+        self.assertIn("cannot create", self.export("svg", "--out", out, code=1))
+        self.assertEqual(list(self.charts(self.export("svg", "--series", "train/loss"))), ["train/loss"])
+        self.assertIn("no values of 'train/kl'", self.export("svg", "--series", "train/kl", code=2))
 
     def test_crc_check_value(self):
         self.assertEqual(crc32c(b"123456789"), 0xE3069283)    # RFC 3720, so that what follows proves something

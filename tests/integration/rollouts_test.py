@@ -1,7 +1,9 @@
 """What a run has sampled can be printed, and its checkpoints give every kept log-prob again, to the bit."""
+import html
 import json
 import math
 import os
+import re
 import sqlite3
 import subprocess
 import unittest
@@ -65,6 +67,17 @@ class Rollouts(unittest.TestCase):
             rewards = {item: {r["reward"] for r in rows if r["item"] == item} for item in {r["item"] for r in rows}}
             mine = [e for r in rows if r["version"] == step - 1 and len(rewards[r["item"]]) > 1 for e in r["entropies"]]
             self.assertAlmostEqual(entropy, sum(mine) / len(mine), delta=1e-5 * entropy, msg=step)    # fp32 both ways
+
+    def test_a_page_of_the_run_shows_its_newest_samples(self):
+        page = subprocess.run([ROLLCALL, "export", "html", self.run_.dir], check=True, capture_output=True, text=True).stdout
+        groups = re.findall(r"<summary>item (\d+), sampled with the weights of step (\d+)", page)
+        self.assertEqual(groups, [(str(STEPS * 8 - k), str(STEPS - 1)) for k in (4, 3, 2, 1)])
+        rows = [r for r in self.tool("rollouts", self.run_.dir) if r["item"] == STEPS * 8 - 1]
+        for reward in (max(r["reward"] for r in rows), min(r["reward"] for r in rows)):
+            self.assertRegex(page, rf"<h4>(best|worst): reward {reward:.4g}, \d+ tokens")
+        shown = [html.unescape(text) for text in re.findall(r"<pre>\n(.*?)</pre>", page, re.S)]
+        best = max(rows, key=lambda r: r["reward"])["text"]
+        self.assertIn(re.sub(r"[\x00-\x08\x0b-\x1f\x7f]", "\ufffd", best), shown)    # what HTML cannot hold
 
     def test_each_sample_has_its_text_reward_and_end(self):
         rows = self.tool("rollouts", self.run_.dir)

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "console/fleet/series.h"
+#include "protocol/record/series.h"
 #include "console/tui/widget.h"
 
 static void a_query_equals_looking_at_every_value(UNUSED void **state)

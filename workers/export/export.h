@@ -22,9 +22,13 @@ struct export_request {
 typedef bool export_fn(const struct export_request *r, struct error *err);
 /* Run the kind of this name. ERR_USAGE: there is none. */
 MUST_USE bool export_run(const char *name, const struct export_request *r, struct error *err);
+/* Write a whole document to --out, a new file, or else to standard output. */
+MUST_USE bool export_write(const struct export_request *r, const char *text, size_t len, struct error *err);
 
 bool export_csv(const struct export_request *r, struct error *err);
 bool export_jsonl(const struct export_request *r, struct error *err);
+bool export_html(const struct export_request *r, struct error *err);
+bool export_svg(const struct export_request *r, struct error *err);
 bool export_tensorboard(const struct export_request *r, struct error *err);
 bool export_webhook(const struct export_request *r, struct error *err);
 bool export_openmetrics(const struct export_request *r, struct error *err);

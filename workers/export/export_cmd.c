@@ -16,7 +16,7 @@ static bool export_cmd(int argc, char **argv, struct error *err)
     const char *operand[2];
     struct cli_option options[] = {
         { "follow", "f", CLI_FLAG, &r.follow, NULL, "continue while the run is going" },
-        { "series", NULL, CLI_STR, &r.series, "NAMES", "csv, jsonl: only these metrics, separated by commas" },
+        { "series", NULL, CLI_STR, &r.series, "NAMES", "csv, jsonl, svg: only these metrics, separated by commas" },
         { "nodes", NULL, CLI_FLAG, &r.nodes, NULL, "csv, jsonl: figures of hosts and GPUs instead of the steps' metrics" },
         { "out", "o", CLI_STR, &r.out_path, "PATH", "write here instead of the usual place; an existing file is not overwritten" },
         { "offline", NULL, CLI_FLAG, &r.offline, NULL, "wandb: write a directory that 'wandb sync' uploads" },
@@ -48,4 +48,4 @@ static bool export_cmd(int argc, char **argv, struct error *err)
 }
 
 const struct subcommand export_subcommand = { "export", export_cmd,
-                                              "export a run's metrics: CSV, JSON lines, TensorBoard, OpenMetrics, wandb" };
+                                              "export a run's metrics: a page, charts, CSV, JSON lines, TensorBoard, OpenMetrics, wandb" };

@@ -1,4 +1,4 @@
-#include "console/fleet/rollout_view.h"
+#include "protocol/record/rollout_view.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

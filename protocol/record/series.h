@@ -1,6 +1,6 @@
 /* series.h - the values of one metric by step, with a pyramid of minima and maxima for drawing any range at once
  *
- * Owned by the model's thread. Level k holds a node for each SERIES_FAN^k steps: min, max, sum and count of the known values.
+ * One thread. Level k holds a node for each SERIES_FAN^k steps: min, max, sum and count of the known values.
  * Appending and overwriting cost O(log n); a query over any range costs O(log n) nodes, so a chart of a 100,000-step run
  * costs the same as one of 100 steps, and no spike is lost. An unknown value is NAN and stays unknown: it does not count in any
  * minimum, maximum or mean. */
@@ -39,6 +39,11 @@ bool series_set(struct series *s, int64_t step, double value);
 void series_cut(struct series *s, int64_t first);
 /* The known values of the steps a <= step < b. */
 struct series_span series_query(const struct series *s, int64_t a, int64_t b);
+/* Is any value known? */
+static inline bool series_is_known(const struct series *s)
+{
+    return s->n > 0 && series_query(s, 0, s->n).n > 0;
+}
 static inline double series_at(const struct series *s, int64_t step)
 {
     return step >= 0 && step < s->n ? (double)s->value[step] : __builtin_nan("");

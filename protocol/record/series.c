@@ -1,5 +1,5 @@
 /* series.c - see series.h */
-#include "console/fleet/series.h"
+#include "protocol/record/series.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
