@@ -184,6 +184,9 @@ static bool init_cmd(int argc, char **argv, struct error *err)
     w.asks = !w.yes && isatty(STDIN_FILENO) && isatty(STDERR_FILENO);
     if (!w.asks && !w.yes && (!w.model || !w.dataset))
         return error_set(err, ERR_USAGE, "there is no terminal to ask on: give --model and --dataset, or --yes for the defaults");
+    if (path_is_stream(w.file))
+        return error_set(err, ERR_USAGE,
+                         "'-' stands for standard output, and a run file is written into a folder; './-' is a file of that name");
     if (path_exists(w.file) && !w.force)
         return error_set(err, ERR_EXISTS, "'%s' exists; give another name, or --force to overwrite it", w.file);
     struct init *i = calloc(1, sizeof *i);

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "console/tools/sampling_options.h"
 #include "workers/engine/load/tool_model.h"
 #include "console/tools/jsonl.h"
@@ -224,7 +225,7 @@ out:
     return ok;
 }
 
-static bool result_print(const struct eval *e, struct error *err)
+static bool result_print(const struct eval *e, FILE *out, struct error *err)
 {
     json_t *json = eval_tally_json(&e->tally);
     if (json)
@@ -232,7 +233,7 @@ static bool result_print(const struct eval *e, struct error *err)
     if (json)
         json_object_set_new(json, "n_long_prompts_cut", json_integer(e->n_cut));
     char *text = json ? json_text_dump(json, JSON_COMPACT | JSON_REAL_PRECISION(10)) : NULL;
-    bool ok = text && json_line_print(text, stdout);
+    bool ok = text && json_line_print(text, out);
     free(text);
     json_decref(json);
     return ok || error_set(err, ERR_IO, "cannot print the result");
@@ -265,7 +266,7 @@ static bool eval_cmd(int argc, char **argv, struct error *err)
         {"n", NULL, CLI_I64, &e.n, "N", "samples for each problem (default 1)"},
         {"seed", NULL, CLI_I64, &e.seed, "S", "of the random draws (default 0)"},
         {"limit", NULL, CLI_I64, &e.limit, "N", "only the first N problems (default 0: all)"},
-        {"output", "o", CLI_STR, &e.output, "FILE", "file for one line of JSON per sample; must not exist"},
+        {"output", "o", CLI_STR, &e.output, "FILE", "file for one line of JSON per sample; must not exist. With - they go to standard output, and the result to standard error"},
         {"system-prompt", "s", CLI_STR, &e.system_prompt, "TEXT",
          "put before messages that have no system message; 'none' for none (default, as in training: that of the model's run, or the reward type's own)"},
         {"default-system-prompt", NULL, CLI_FLAG, &e.own_system_prompt, NULL,
@@ -298,7 +299,8 @@ static bool eval_cmd(int argc, char **argv, struct error *err)
     TRY(system_choose(&e, err));
     TRY(problems_read(&e, err));
     TRY(eval_tally_init(&e.tally, e.n_problem, e.n, err));
-    if (e.output && !(e.records = fopen(e.output, "wxe"))) {
+    bool streamed = e.output && path_is_stream(e.output);
+    if (e.output && !(e.records = streamed ? fdopen(dup(STDOUT_FILENO), "we") : fopen(e.output, "wxe"))) {
         error_errno(err, "cannot create '%s'", e.output);
         goto out;
     }
@@ -311,7 +313,7 @@ static bool eval_cmd(int argc, char **argv, struct error *err)
             goto out;
         }
     }
-    TRY(result_print(&e, err));
+    TRY(result_print(&e, streamed ? stderr : stdout, err));
     ok = true;
 out:
     if (e.records)

@@ -2,10 +2,12 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include "protocol/base/file.h"
 #include "protocol/base/json_text.h"
 
 bool jsonl_open(struct jsonl *j, const char *path, struct error *err)
 {
+    path = path && path_is_stream(path) ? NULL : path;
     *j = (struct jsonl){ .in = stdin, .name = path ? path : "standard input" };
     if (path && !(j->in = fopen(path, "re")))
         return error_errno(err, "cannot open '%s'", path);

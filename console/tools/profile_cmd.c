@@ -169,7 +169,8 @@ static bool profile_cmd(int argc, char **argv, struct error *err)
 {
     const char *run_dir = NULL, *out = NULL;
     char dir[PATH_MAX], path[PATH_MAX];
-    struct cli_option options[] = { { "out", NULL, CLI_STR, &out, "FILE", "write the timeline here (RUN_DIR/logs/timeline.json)" } };
+    struct cli_option options[] = { { "out", NULL, CLI_STR, &out, "FILE",
+                                      "write the timeline here (RUN_DIR/logs/timeline.json); - is standard output" } };
     struct cli cli = {
         .command = "rollcall profile",
         .about = "Puts together what all processes of a run with enable_profiling did: phases and operations on one timeline,\n"
@@ -195,10 +196,18 @@ static bool profile_cmd(int argc, char **argv, struct error *err)
     bool ok = picture_make(&p, dir, err);
     fputs("\n]}\n", p.out);
     ok = (fclose(p.out) == 0 || error_set(err, ERR_NO_MEMORY, "no memory for a timeline")) && ok;
-    ok = ok && file_write(out ? out : path, text, len, err);
+    bool streamed = out && path_is_stream(out);
+    if (ok && streamed)
+        ok = (fwrite(text, 1, len, stdout) == len && fflush(stdout) == 0) || error_errno(err, "cannot write to standard output");
+    else
+        ok = ok && file_write(out ? out : path, text, len, err);
     free(text);
     if (ok)
-        printf("%s: %" PRId64 " phases, %" PRId64 " operations\n", out ? out : path, p.n_phase, p.n_op);
+        fprintf(streamed ? stderr : stdout, "%s: %" PRId64 " phases, %" PRId64 " operations\n",
+                streamed ? "standard output"
+                : out    ? out
+                         : path,
+                p.n_phase, p.n_op);
     return ok;
 }
 

@@ -8,6 +8,7 @@
 #include <string.h>
 #include "console/tools/jsonl.h"
 #include "protocol/base/cli.h"
+#include "protocol/base/file.h"
 #include "protocol/base/json_text.h"
 #include "protocol/base/subcommand.h"
 #include "protocol/settings/run_config.h"
@@ -249,7 +250,7 @@ static bool score_cmd(int argc, char **argv, struct error *err)
     free(settings);
     if (!r)
         return false;
-    bool is_stdin = strcmp(input, "-") == 0;
+    bool is_stdin = path_is_stream(input);
     FILE *f = is_stdin ? stdin : fopen(input, "re");
     struct tally t = { 0 };
     bool ok = f ? file_score(r, is_stdin ? "<stdin>" : input, f, config.max_new_tok, &t, err) : error_errno(err, "cannot open '%s'", input);

@@ -172,12 +172,32 @@ static bool help_take(const struct cli *cli, const char *word)
     return false;
 }
 
+/* A folder cannot be read from standard input nor written to standard output. kind: what the help calls the value, as far as its blank. */
+static bool folder_check(const char *kind, const char *what, const char *value, struct error *err)
+{
+    size_t len = strcspn(kind, " ");
+    bool folder = (len == 3 && memcmp(kind, "DIR", 3) == 0) || (len == 5 && memcmp(kind, "[DIR]", 5) == 0);
+    return !folder || strcmp(value, "-") != 0
+           || error_set(err, ERR_USAGE, "'%s' takes a folder, and '-' means standard input or output; './-' is a folder of that name", what);
+}
+
+/* The words of the help from that of operand i on. */
+static const char *operand_kind(const struct cli *cli, int i)
+{
+    const char *kind = cli->operands ? cli->operands : "";
+    for (; i > 0 && *kind; i--) {
+        kind += strcspn(kind, " ");
+        kind += strspn(kind, " ");
+    }
+    return kind;
+}
+
 static bool option_store(struct cli_option *o, const char *word, const char *value, struct error *err)
 {
     o->given = true;
     switch (o->kind) {
     case CLI_FLAG: *(bool *)o->value = true; return true;
-    case CLI_STR: *(const char **)o->value = value; return true;
+    case CLI_STR: *(const char **)o->value = value; return folder_check(o->arg ? o->arg : "", word, value, err);
     case CLI_I64: return parse_i64(value, o->value) || error_set(err, ERR_USAGE, "'%s' takes a whole number, not '%s'", word, value);
     case CLI_F64: return parse_f64(value, o->value) || error_set(err, ERR_USAGE, "'%s' takes a number, not '%s'", word, value);
     case CLI_HEADING: break;
@@ -218,6 +238,8 @@ bool cli_parse(struct cli *cli, int argc, char **argv, struct error *err)
             if (cli->n_operands >= cli->max_operands)
                 return error_set(err, ERR_USAGE, "'%s' takes no more words, and '%s' is one; see '%s --help'", cli->command, word,
                                  cli->command);
+            if (!folder_check(operand_kind(cli, cli->n_operands), cli->command, word, err))
+                return false;
             cli->operand[cli->n_operands++] = word;
             continue;
         }

@@ -1,7 +1,8 @@
 /* cli.h - a subcommand's options as one table: parsing and --help both come from it
  *
  * Long options take their value as the next word or after '='; underscores and hyphens in long names are the same. Short
- * options may have several letters (ColossalChat's -tbs), so they are not bundled. "--" ends options. */
+ * options may have several letters (ColossalChat's -tbs), so they are not bundled. "--" ends options. "-" stands for standard input or
+ * output (path_is_stream), so it is refused where the help calls the value a DIR. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>

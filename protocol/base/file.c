@@ -102,9 +102,17 @@ static void path_parent(char *out, size_t size, const char *path)
     snprintf(out, size, "%.*s", n, slash ? path : ".");
 }
 
+static bool stream_refuse(const char *path, struct error *err)
+{
+    return path_is_stream(path)
+           && !error_set(err, ERR_USAGE, "'-' means standard output, and this is not written there; './-' is a file of that name");
+}
+
 int file_create(const char *path, int flags, unsigned mode, struct error *err)
 {
     struct stat st;
+    if (stream_refuse(path, err))
+        return -1;
     bool fresh = flags & O_TRUNC;
     flags = (flags & ~O_TRUNC) | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | (fresh ? O_EXCL : 0);
     if (fresh && unlink(path) != 0 && errno != ENOENT) {
@@ -138,6 +146,8 @@ FILE *file_create_stream(const char *path, bool append, struct error *err)
 static bool write_as(const char *path, const void *data, size_t len, mode_t mode, struct error *err)
 {
     char tmp[PATH_MAX], dir[PATH_MAX];
+    if (stream_refuse(path, err))
+        return false;
     if (snprintf(tmp, sizeof tmp, "%s.tmp-%d", path, (int)getpid()) >= (int)sizeof tmp)
         return error_set(err, ERR_IO, "the path '%s' is too long", path);
     int fd = file_create(tmp, O_WRONLY | O_TRUNC, mode, err);
@@ -248,6 +258,11 @@ bool dir_remove(const char *path, struct error *err)
         return error_set(err, ERR_IO, "the path '%s' is too long", path);
     snprintf(own, sizeof own, "%.*s", (int)len, path);
     return entry_remove(AT_FDCWD, own, own, err);
+}
+
+bool path_is_stream(const char *path)
+{
+    return strcmp(path, "-") == 0;
 }
 
 bool path_exists(const char *path)

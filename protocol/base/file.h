@@ -19,7 +19,8 @@ MUST_USE bool file_write(const char *path, const void *data, size_t len, struct 
 MUST_USE bool file_write_secret(const char *path, const void *data, size_t len, struct error *err);
 /* Open a file of ours, made with mode if it is not there; -1: see err. Every file that rollcall creates comes from here: a link at path is
  * not followed, and what is not a regular file is refused. flags: O_WRONLY or O_RDWR, and O_APPEND or O_EXCL. O_TRUNC stands for a new
- * file: what had the name, a link too, loses it and keeps its bytes. The descriptor is closed on exec. */
+ * file: what had the name, a link too, loses it and keeps its bytes. The descriptor is closed on exec. ERR_USAGE: path is "-", which
+ * means a stream that the caller does not write to; file_write refuses it likewise. */
 MUST_USE int file_create(const char *path, int flags, unsigned mode, struct error *err);
 /* Open such a file, mode 0644, as a stream to write to: with append at the end of what is there, else as a new file. NULL: see err. */
 MUST_USE FILE *file_create_stream(const char *path, bool append, struct error *err);
@@ -31,6 +32,7 @@ MUST_USE bool dir_make(const char *path, unsigned mode, struct error *err);
 MUST_USE bool dir_sync(const char *dir, struct error *err);
 /* Remove a folder and everything in it. A link, also at path itself, is removed and never followed. A missing folder is fine. */
 MUST_USE bool dir_remove(const char *path, struct error *err);
+bool path_is_stream(const char *path);    // "-", which stands for standard input or output where a command takes a file's name
 bool path_exists(const char *path);
 bool path_is_dir(const char *path);
 bool path_is_link(const char *path);      // a symbolic one, wherever it leads

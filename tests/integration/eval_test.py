@@ -77,6 +77,9 @@ class Eval(unittest.TestCase):
         self.assertIn("1+1?", records[7]["prompt"])
         again = self.run_eval("--reward-type", self.program, "--n", "6", "--batch", "5", "--threads", "1")
         self.assertEqual(again.stdout, p.stdout)
+        streamed = self.run_eval("--reward-type", self.program, "--n", "6", "--output", "-")
+        self.assertEqual([json.loads(line) for line in streamed.stdout.splitlines()], records)
+        self.assertIn(p.stdout, streamed.stderr)    # the result, after what it says of itself
         p = self.run_eval("--reward-type", self.program, "--output", path, want=1)
         self.assertIn("records.jsonl", p.stderr.decode())
 

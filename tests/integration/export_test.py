@@ -447,6 +447,13 @@ class Export(unittest.TestCase):
                                  'rollcall_gpu_temp_celsius{node="a\\"b",gpu="1"} 61', 'rollcall_gpu_lost{node="c",gpu="0"} 0'])
         self.assertEqual(page.count("# TYPE rollcall_gpu_util_percent gauge\n# UNIT rollcall_gpu_util_percent percent\n"), 1)
 
+    def test_a_hyphen_is_standard_output(self):
+        for kind in ("csv", "jsonl"):
+            self.assertEqual(self.export(kind, "-o", "-"), self.export(kind))
+        for kind in ("tensorboard", "wandb"):
+            self.assertIn(f"'{kind}' is not written to standard output", self.export(kind, "-o", "-", code=2))
+        self.assertFalse(os.path.exists("-"))
+
     def test_what_cannot_be_done_is_said_in_one_sentence(self):
         out = os.path.join(self.run_dir, "there")
         open(out, "w").write("mine")

@@ -34,6 +34,9 @@ class Profile(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         with open(task.path("runs/p/logs/timeline.json"), encoding="utf-8") as f:
             merged = json.load(f)["traceEvents"]
+        done = subprocess.run([ROLLCALL, "profile", task.path("runs/p"), "--out", "-"], capture_output=True, text=True, timeout=60, cwd=task.dir)
+        self.assertEqual((json.loads(done.stdout)["traceEvents"], os.path.exists(task.path("-"))), (merged, False))
+        self.assertRegex(done.stderr, r"^standard output: \d+ phases, \d+ operations\n$")
         rows = {e["args"]["name"]: e["pid"] for e in merged if e["ph"] == "M"}
         self.assertEqual(set(rows), {"controller", "scorer", "worker-cpu-0", "device cpu-0"})
         of = {name: [e for e in merged if e["ph"] == "X" and e["pid"] == row] for name, row in rows.items()}

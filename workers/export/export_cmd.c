@@ -18,7 +18,7 @@ static bool export_cmd(int argc, char **argv, struct error *err)
         { "follow", "f", CLI_FLAG, &r.follow, NULL, "continue while the run is going" },
         { "series", NULL, CLI_STR, &r.series, "NAMES", "csv, jsonl, svg: only these metrics, separated by commas" },
         { "nodes", NULL, CLI_FLAG, &r.nodes, NULL, "csv, jsonl: figures of hosts and GPUs instead of the steps' metrics" },
-        { "out", "o", CLI_STR, &r.out_path, "PATH", "write here instead of the usual place; an existing file is not overwritten" },
+        { "out", "o", CLI_STR, &r.out_path, "PATH", "write here instead of the usual place (csv, jsonl: standard output, as with -); an existing file is not overwritten" },
         { "offline", NULL, CLI_FLAG, &r.offline, NULL, "wandb: write a directory that 'wandb sync' uploads" },
         { "listen", NULL, CLI_STR, &r.listen, "HOST:PORT", "openmetrics: address to serve at" },
         { "webhook-file", NULL, CLI_STR, &r.webhook_file, "FILE", "webhook: its first line is the address" },

@@ -1,4 +1,5 @@
 #include <string.h>
+#include "protocol/base/file.h"
 #include "protocol/settings/export_kinds.h"
 #include "workers/export/export.h"
 
@@ -28,8 +29,15 @@ bool export_write(const struct export_request *r, const char *text, size_t len, 
 
 bool export_run(const char *name, const struct export_request *r, struct error *err)
 {
-    for (int i = 0; i < EXPORT_KIND_N; i++)
-        if (strcmp(export_kinds[i].name, name) == 0)
-            return runs[i](r, err);
+    for (int i = 0; i < EXPORT_KIND_N; i++) {
+        if (strcmp(export_kinds[i].name, name) != 0)
+            continue;
+        struct export_request request = *r;
+        bool streamed = r->out_path && path_is_stream(r->out_path), text = i == EXPORT_CSV || i == EXPORT_JSONL;
+        if (streamed && !text)
+            return error_set(err, ERR_USAGE, "'%s' is not written to standard output, which '--out -' asks for", name);
+        request.out_path = streamed ? NULL : r->out_path;
+        return runs[i](&request, err);
+    }
     return error_set(err, ERR_USAGE, "unknown kind of export '%s'; see rollcall export --help", name);
 }
