@@ -133,6 +133,7 @@ bool journal_begin(struct journal *j, struct error *err)
 
 bool journal_commit(struct journal *j, struct error *err)
 {
+    BUG_IF(!j->in_transaction, "a journal transaction ends that has not begun");
     sqlite3_stmt *s = query(j, Q_COMMIT, err);
     if (!s || !query_run(j, s, err)) {
         journal_rollback(j);

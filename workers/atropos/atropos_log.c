@@ -263,6 +263,9 @@ void atropos_log_left(struct atropos_log *l, const struct scored *g)
     struct segment *s = segment_find(l, g->place);
     if (!s)
         return;
+    BUG_IF(s->n_live < 1 || s->live_bytes < (int64_t)g->len,
+           "group %" PRId64 " leaves segment %" PRId64 ", where %" PRId64 " wait of %" PRId64 " bytes", g->id, s->number, s->n_live,
+           s->live_bytes);
     s->live_bytes -= (int64_t)g->len;
     if (--s->n_live == 0)
         segments_drop(l);

@@ -1,5 +1,6 @@
 #include "workers/http/http_job.h"
 #include <stddef.h>
+#include "protocol/base/error.h"
 
 void http_job_init(struct http_job *j, void (*release)(struct http_job *j))
 {
@@ -20,7 +21,11 @@ void http_job_hold(struct http_job *j)
 
 void http_job_drop(struct http_job *j)
 {
-    if (!j || atomic_fetch_sub(&j->n_ref, 1) != 1)
+    if (!j)
+        return;
+    int n_ref = atomic_fetch_sub(&j->n_ref, 1);
+    BUG_IF(n_ref < 1, "a job is dropped once more than it was held");
+    if (n_ref > 1)
         return;
     pthread_mutex_destroy(&j->lock);
     j->release(j);

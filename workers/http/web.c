@@ -565,6 +565,10 @@ void web_free(struct web *h)
     }
     while (h->first)
         connection_free(h->first);
+    BUG_IF(h->n_connection != 0 || h->n_gone != 0 || h->n_exchange != 0 || h->bodies_bytes != 0 || h->answers_bytes != 0,
+           "after the last connection there are %" PRId64 " of them, %" PRId64 " going, %" PRId64
+           " requests, %zu bytes of bodies and %zu of answers",
+           h->n_connection, h->n_gone, h->n_exchange, h->bodies_bytes, h->answers_bytes);
     tls_door_free(h->tls);
     if (h->epoll_fd >= 0)
         close(h->epoll_fd);
