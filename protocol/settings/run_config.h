@@ -346,7 +346,7 @@ struct environments {
     char token_file[RUN_TEXT_MAX];    // the bearer token that is wanted, or sent; "": none
 };
 MUST_USE bool run_config_environments(const struct run_config *c, struct environments *e, struct error *err);
-/* Samples of visitors ('serve') that are drawn at once; in a run that samples nothing itself as many as it has room for. */
+/* Samples of guests ('serve') that are drawn at once; in a run that samples nothing itself as many as it has room for. */
 int64_t run_config_serve_samples(const struct run_config *c);
 int run_config_zero(const struct run_config *c);                  // zero_stage as a number; -1: auto
 const char *run_config_collective(const struct run_config *c);    // the kind of kernels/collective/collective.h

@@ -39,7 +39,7 @@ struct net_event {
 };
 /* sock_dir: created with mode 0700 when missing and make is set; a folder that others may enter is refused. */
 struct transport *transport_new(const char *sock_dir, bool make, struct error *err);
-/* For the visitors of a view folder (run_door.h), which may belong to another user; a folder that everybody may write to is refused. */
+/* For the readers of a view folder (run_door.h), which may belong to another user; a folder that everybody may write to is refused. */
 struct transport *transport_new_view(const char *view_dir, struct error *err);
 /* From now on sockets whose names begin with "view" are made in view_dir; with group its group may connect to them. */
 MUST_USE bool transport_view(struct transport *t, const char *view_dir, bool group, struct error *err);

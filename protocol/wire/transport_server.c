@@ -107,7 +107,7 @@ struct server *server_new(struct transport *t, const char *name, int n_wait, str
         net_error(err, rv, "cannot open a socket for", name);
         goto fail;
     }
-    /* nng takes memory for a message as soon as its length arrives; visitors of the view only send short requests. */
+    /* nng takes memory for a message as soon as its length arrives; readers of the view only send short requests. */
     nng_socket_set_size(s->socket, NNG_OPT_RECVMAXSZ, strncmp(name, "view", 4) == 0 ? VIEW_BYTES_MAX : MSG_BYTES_MAX);
     if (!transport_listen(t, &s->listen, s->socket, SP_REQ, name, err)) {
         nng_close(s->socket);

@@ -33,7 +33,7 @@ SUBCOMMAND_DECLARE(join)
 
 #define STATUS_LIMIT_MS 1500
 #define QUESTION_LIMIT_MS 10000
-#define VIEW_OPEN 24             // questions from read-only visitors, held open at once
+#define VIEW_OPEN 24             // questions from read-only clients, held open at once
 #define LINGER_MS 200            // after the end is known, time for a console that is just connecting
 #define LAST_ANSWERS_MS 10000    // ... time for connected consoles to ask for what they have not received
 #define FILES_SPARE 5            // descriptors, besides one a process: to start one, and to write why not
@@ -59,7 +59,7 @@ static bool command_of_node(const struct agent *a, const struct msg_in *in)
     return a->gate && strcmp(command, "restart") == 0 && strchr(mval_text(args, "process", process, sizeof process), '/');
 }
 
-/* May a read-only visitor ask this? */
+/* May a read-only client ask this? */
 static bool is_question(enum msg_type type)
 {
     return type == MSG_STATUS || type == MSG_STEPS || type == MSG_EVENTS || type == MSG_ROLLOUTS || type == MSG_CHECKPOINTS;

@@ -20,6 +20,7 @@
 #include "workers/worker/engine_state.h"
 #include "workers/worker/episodes.h"
 #include "workers/worker/evaluation.h"
+#include "workers/worker/guests.h"
 #include "workers/worker/items.h"
 #include "workers/worker/lending.h"
 #include "workers/worker/loading.h"
@@ -28,7 +29,6 @@
 #include "workers/worker/publishing.h"
 #include "workers/worker/saving.h"
 #include "workers/worker/training.h"
-#include "workers/worker/visitors.h"
 
 /* What the engine does for each kind of task. */
 static const struct {
@@ -36,7 +36,7 @@ static const struct {
     bool (*run)(struct engine *e, struct task *t, struct report *r, struct error *err);
     void (*failed)(struct engine *e);    // cleans up after a failed run; NULL: nothing to do
     bool takes;                          // a successful run takes the task: it ends later, or nothing is reported
-    bool lifts;                          // changes the weights, or uses the sampler's memory: visitors leave the sampler before
+    bool lifts;                          // changes the weights, or uses the sampler's memory: guests leave the sampler before
 } kinds[N_TASK_KIND] = {
     [TASK_LOAD] = { "loading", loading_run, .failed = loading_undo },
     [TASK_ITEMS] = { NULL, items_run, .failed = items_drop, .takes = true },
@@ -82,11 +82,11 @@ static void idle_show(struct engine *e)
         e->wake(e->wake_ctx);
 }
 
-/* Wait for the next task; NULL: a checkpoint has been written, or the sampler or a visitor has something to do and no task is
+/* Wait for the next task; NULL: a checkpoint has been written, or the sampler or a guest has something to do and no task is
  * waiting. */
 static struct task *task_wait(struct engine *e)
 {
-    bool busy = sampler_busy(e) || visitors_want(e), empty = sampler_empty(e), asked = !busy && !empty;
+    bool busy = sampler_busy(e) || guests_want(e), empty = sampler_empty(e), asked = !busy && !empty;
     if (empty)
         idle_show(e);
     if (asked)
@@ -142,7 +142,7 @@ static void task_run(struct engine *e, struct task *t)
     if (kinds[kind].phase)
         engine_phase(e, kinds[kind].phase);
     if (kinds[kind].lifts)
-        visitors_lift(e);
+        guests_lift(e);
     bool ok = kinds[kind].run(e, t, r, &err);
     if (ok && kinds[kind].takes) {
         report_free(r);
@@ -153,7 +153,7 @@ static void task_run(struct engine *e, struct task *t)
     versions_show(e);
     if (kind == TASK_PUBLISH)
         taking_end(e);
-    visitors_look(e);
+    guests_look(e);
     engine_done(e, t, r, ok ? NULL : &err);
     task_free(t);
     e->idle_ms = clock_ms();
@@ -174,11 +174,11 @@ static void sampler_run(struct engine *e)
 }
 
 /* The run has nothing to sample: a round for its guests, which have been told if it fails. */
-static void visitors_run(struct engine *e)
+static void guests_run(struct engine *e)
 {
     struct error err;
     if (e->generator && !sampler_step(e, &err))
-        log_warn("a step of visitors failed: %s", err.text);
+        log_warn("a step of guests failed: %s", err.text);
 }
 
 static void *engine_main(void *arg)
@@ -195,7 +195,7 @@ static void *engine_main(void *arg)
         else if (!sampler_empty(e))
             sampler_run(e);
         else
-            visitors_run(e);
+            guests_run(e);
         saving_look(e, false);
     }
 }
@@ -268,7 +268,7 @@ void engine_free(struct engine *e)
     saving_end(e);
     task_free(e->items_task);
     profile_write(e);
-    visitors_free(e);
+    guests_free(e);
     loading_undo(e);
     queues_release(e);
     external_free(e->external);

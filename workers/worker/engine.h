@@ -29,7 +29,7 @@ struct engine_look {
     int64_t round;                           // the round in which it met the other trainers; 0: none
     int64_t saves;                           // the last checkpoint in it that this trainer has brought its shards for (task.save); 0: none
     int64_t n_running, n_waiting;            // samples being decoded, and those that wait for room
-    int64_t n_visitor, visitor_tok;          // requests' prompts inside; tokens drawn for requests so far ('serve')
+    int64_t n_guest, guest_tok;              // requests' prompts inside; tokens drawn for requests so far ('serve')
     int64_t n_page, n_page_used;             // of keys and values; 0 before the first items
     int64_t n_put_back;                      // as in struct generator_stats
     double tok_per_s;                        // decoded, over the last second or so

@@ -31,7 +31,7 @@ struct publication;
 struct row_rubrics;
 struct ranks;
 struct trainer;
-struct visitors;
+struct guests;
 
 /* A checkpoint that is written while the engine goes on (saving.c). */
 struct saving {
@@ -86,7 +86,7 @@ struct engine {
     int64_t dropped[DROPPED_TOLD_MAX];    // (n_dropped) items that are sampled no further
     int n_dropped;
     int64_t n_backlog;    // groups of an evaluation that wait for their scores
-    bool visited;         // visitors.c or an external engine has something new
+    bool visited;         // guests.c or an external engine has something new
     struct engine_look look;
 
     /* used only by the engine's thread */
@@ -110,7 +110,7 @@ struct engine {
     struct bridge *bridge;        // to inference servers of others (bridge.h); NULL: none
     struct lending *lending;      // of the model's memory to servers on this host (lending.h); NULL: none
     struct episodes *episodes;    // with the generator, of a run with an environment; else NULL
-    struct visitors *visitors;    // kept from the first load on; NULL: this worker does not serve
+    struct guests *guests;        // kept from the first load on; NULL: this worker does not serve
     struct trainer *trainer;
     struct memory_plan plan;
     void *region;    // (plan.region) used in turn by trainer and sampler; NULL: each has its own

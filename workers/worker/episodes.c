@@ -23,8 +23,8 @@
 #include "workers/engine/sampler/prompt.h"
 #include "workers/engine/text/tokenizer.h"
 #include "workers/worker/gap.h"
+#include "workers/worker/guests.h"
 #include "workers/worker/items.h"
-#include "workers/worker/visitors.h"
 
 #define SAMPLE_BITS 20
 #define ITEM_MAX 4096    // inside at once
@@ -533,14 +533,14 @@ static bool items_finish(struct engine *e, struct error *err)
 
 /* ---- the sampler, with or without an environment ---- */
 
-/* A step of the generator, with its visitors, and of the other one. */
+/* A step of the generator, with its guests, and of the other one. */
 static bool generator_round(struct engine *e, struct error *err)
 {
     if (e->ending.generator && !generator_step(e->ending.generator, err))
         return false;
-    visitors_feed(e);
+    guests_feed(e);
     bool ok = generator_step(e->generator, err);
-    visitors_stepped(e, ok ? NULL : err);
+    guests_stepped(e, ok ? NULL : err);
     return ok;
 }
 
@@ -648,7 +648,7 @@ bool sampler_empty(const struct engine *e)
 
 bool sampler_wait(struct engine *e, int64_t wait_ms, struct error *err)
 {
-    if (sampler_busy(e) || sampler_empty(e) || visitors_want(e))
+    if (sampler_busy(e) || sampler_empty(e) || guests_want(e))
         return true;
     struct timespec end = clock_after(wait_ms);
     bool late = false;

@@ -16,8 +16,8 @@
 #include "workers/engine/text/tokenizer.h"
 #include "workers/worker/episodes.h"
 #include "workers/worker/gap.h"
+#include "workers/worker/guests.h"
 #include "workers/worker/rubrics.h"
-#include "workers/worker/visitors.h"
 
 /* ---- shared with evaluations ---- */
 
@@ -202,7 +202,7 @@ void items_look(struct engine *e)
 
 void items_drop(struct engine *e)
 {
-    visitors_lift(e);
+    guests_lift(e);
     if (e->external)
         external_clear(e->external);
     if (e->generator)

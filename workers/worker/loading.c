@@ -27,12 +27,12 @@
 #include "workers/worker/lending.h"
 #include "workers/worker/episodes.h"
 #include "workers/worker/gap.h"
+#include "workers/worker/guests.h"
 #include "workers/worker/network.h"
 #include "workers/worker/profile.h"
 #include "workers/worker/outside.h"
 #include "workers/worker/publishing.h"
 #include "workers/worker/saving.h"
-#include "workers/worker/visitors.h"
 
 /* ---- checks before anything is on the device ---- */
 
@@ -473,7 +473,7 @@ static bool memory_share(struct engine *e, struct trainer_settings *settings, st
 static bool token_came(void *ctx, const struct drawn *d)
 {
     struct engine *e = ctx;
-    return d->prompt_row < 0 ? visitors_watch(e, d) : e->episodes && episodes_watch(e->episodes, d);
+    return d->prompt_row < 0 ? guests_watch(e, d) : e->episodes && episodes_watch(e->episodes, d);
 }
 
 static struct generator_config generator_config_make(struct engine *e, int64_t version)
@@ -483,9 +483,9 @@ static struct generator_config generator_config_make(struct engine *e, int64_t v
     g.tokenizer = e->prompts.tokenizer;
     g.version = version;
     g.entropy = e->config.rollout_entropy;
-    g.prefix_cache = e->episodes || e->visitors;    // a sample's next turn goes on where it was
-    g.watch = e->episodes || e->visitors ? token_came : NULL;
-    g.read_watch = e->visitors ? visitors_read_watch : NULL;
+    g.prefix_cache = e->episodes || e->guests;    // a sample's next turn goes on where it was
+    g.watch = e->episodes || e->guests ? token_came : NULL;
+    g.read_watch = e->guests ? guests_read_watch : NULL;
     g.watch_ctx = e;
     return g;
 }
@@ -604,7 +604,7 @@ static bool load(struct engine *e, struct task *t, struct report *r, struct erro
         return outside_open(e, err);
     }
     struct trainer_settings settings = run_trainer_settings(&e->config, e->rank, e->dev);
-    if ((e->config.environment[0] && !(e->episodes = episodes_new(err))) || !visitors_prepare(e, err))
+    if ((e->config.environment[0] && !(e->episodes = episodes_new(err))) || !guests_prepare(e, err))
         return false;
     struct generator_config g = generator_config_make(e, t->step);
     /* before the trainer takes the weights' address: they may move to memory that all trainers can reach */
@@ -626,7 +626,7 @@ static bool load(struct engine *e, struct task *t, struct report *r, struct erro
     held_tell(e);
     products_tell(e);    // the trainer's slices and stages have chosen by now, too
     if (e->generator)
-        visitors_attach(e);
+        guests_attach(e);
     return lending_open(e, err) && bridge_open(e, err);
 }
 
@@ -646,7 +646,7 @@ void loading_undo(struct engine *e)
     publishing_forget(e);
     lending_free(e);
     trainers_leave(e);
-    visitors_detach(e);
+    guests_detach(e);
     if (e->external)
         external_clear(e->external);
     gap_end(e);

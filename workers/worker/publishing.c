@@ -156,7 +156,7 @@ bool publish_run(struct engine *e, struct task *t, struct report *r, struct erro
     if (err->code == ERR_NOT_FOUND)    // nothing has been written
         e->version = before;
     else if (!gap_ends(e))
-        items_drop(e);    // what is inside cannot continue: free-running items, visitors. Else only the other generator has any
+        items_drop(e);    // what is inside cannot continue: free-running items, guests. Else only the other generator has any
     if (turned)
         gap_turn_back(e);
     r->again = err->code == ERR_NOT_FOUND

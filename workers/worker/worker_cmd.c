@@ -38,8 +38,8 @@ static void gauges_write(void *ctx, struct msg_out *m)
     }
     msg_f64(m, "tok_per_s", look.tok_per_s);
     if (w->config.serve[0]) {
-        msg_i64(m, "visitors", look.n_visitor);
-        msg_i64(m, "visitor_tok", look.visitor_tok);
+        msg_i64(m, "guests", look.n_guest);
+        msg_i64(m, "guest_tok", look.guest_tok);
     }
     if (!isnan(look.publish_ms))
         msg_f64(m, "publish_ms", look.publish_ms);

@@ -1,4 +1,4 @@
-"""Runs with `serve`: anyone may ask the policy while it is trained, and the run's bytes are those of a run without visitors.
+"""Runs with `serve`: anyone may ask the policy while it is trained, and the run's bytes are those of a run without guests.
 
 tags: limit=900
 """
@@ -44,7 +44,7 @@ class Client:
         return False
 
 
-class Visitor(threading.Thread):
+class Guest(threading.Thread):
     """Asks in all shapes, one request after the other, until the run has ended; strangers also misbehave."""
 
     def __init__(self, port, seed, strange):
@@ -105,29 +105,29 @@ def cut_short(answer):
     return all(one["meta_info"]["finish_reason"]["type"] == "abort" for one in (answer if isinstance(answer, list) else [answer]))
 
 
-class Visitors(run_tools.RunCase):
+class Guests(run_tools.RunCase):
     def run_with(self, visited, **settings):
-        """The run's weights and ledger, and its visitors."""
+        """The run's weights and ledger, and its guests."""
         port = run_tools.free_port()
         more = dict(serve=f"127.0.0.1:{port}", serve_samples=4) if visited else {}
         run = self.start("--max-steps", "40", save_interval=10, **settings, **more)
-        visitors = [Visitor(port, i, strange=i == 2) for i in range(3)] if visited else []
-        for v in visitors:
+        guests = [Guest(port, i, strange=i == 2) for i in range(3)] if visited else []
+        for v in guests:
             self.addCleanup(v.close)
         self.assertEqual(run.wait()[0], 0, run.logs())
-        for v in visitors:
+        for v in guests:
             v.close()
-        return [run.weights(s) for s in (10, 40)], run.ledger(), visitors, run
+        return [run.weights(s) for s in (10, 40)], run.ledger(), guests, run
 
-    def test_visitors_see_the_version_rise_and_change_no_byte(self):
+    def test_guests_see_the_version_rise_and_change_no_byte(self):
         evaluated = dict(eval_dataset={"a": self.task.path("train.jsonl")}, eval_interval=5)
         for settings in [evaluated, dict(n_behind=1), dict(placement="apart", num_inferencer=1, n_behind=1)]:
             with self.subTest(**settings):
                 weights, ledger, _, _ = self.run_with(False, **settings)
-                same, ledger_too, visitors, run = self.run_with(True, **settings)
+                same, ledger_too, guests, run = self.run_with(True, **settings)
                 self.assertEqual((same, ledger_too), (weights, ledger), run.logs())
-                self.assertEqual([w for v in visitors for w in v.wrong], [], run.logs())
-                for v in visitors[:2]:
+                self.assertEqual([w for v in guests for w in v.wrong], [], run.logs())
+                for v in guests[:2]:
                     if not versions_of(v.answers[-1]):    # it was inside when the run ended, and had no token yet
                         self.assertTrue(cut_short(v.answers.pop()), run.logs())
                     seen = [max(map(int, versions_of(a))) for a in v.answers]
@@ -157,10 +157,10 @@ class Visitors(run_tools.RunCase):
         self.until("it serves again", lambda: client.ready() and client.ask("GET", "/v1/models")[1]["data"][0]["weight_version"] >= 2, run)
         self.ok(run, "pause")
         self.until("it is paused", lambda: self.status(run)["state"] == "paused", run)
-        status, answer = client.ask("POST", "/v1/completions", {"prompt": "1+1=", "max_tokens": 3, "ignore_eos": True})    # visitors are served meanwhile
+        status, answer = client.ask("POST", "/v1/completions", {"prompt": "1+1=", "max_tokens": 3, "ignore_eos": True})    # guests are served meanwhile
         self.assertEqual((status, answer["usage"]["completion_tokens"]), (200, 3))
         gauges = lambda: next(p for p in self.status(run)["processes"] if p["name"] == "worker cpu:0")["gauges"]
-        self.until("the console counts visitors", lambda: (gauges().get("visitors"), gauges().get("visitor_tok")) == (0, 3), run)
+        self.until("the console counts guests", lambda: (gauges().get("guests"), gauges().get("guest_tok")) == (0, 3), run)
 
     def test_a_sample_over_several_steps_says_which_weights_drew_what(self):
         port = run_tools.free_port()
@@ -185,12 +185,12 @@ class Visitors(run_tools.RunCase):
     def test_environments_draw_from_the_run_that_they_post_to(self):
         door, port = run_tools.free_port(), run_tools.free_port()
         run = self.start("--max-steps", "12", environments={"listen": f"127.0.0.1:{door}"}, num_inferencer=1, serve=f"127.0.0.1:{port}")
-        visitor, env = Visitor(port, 1, strange=False), Environment(door)
-        self.addCleanup(visitor.close)
+        guest, env = Guest(port, 1, strange=False), Environment(door)
+        self.addCleanup(guest.close)
         self.addCleanup(env.close)
         self.assertEqual(run.wait()[0], 0, run.logs())
-        self.assertGreater(len({v for a in visitor.answers for v in versions_of(a)}), 1, run.logs())
-        self.assertEqual(visitor.wrong, [])
+        self.assertGreater(len({v for a in guest.answers for v in versions_of(a)}), 1, run.logs())
+        self.assertEqual(guest.wrong, [])
 
     def test_tls_is_spoken_and_a_token_asked_for(self):
         cert, key, token, port = self.task.path("cert.pem"), self.task.path("key.pem"), self.task.path("token"), run_tools.free_port()

@@ -1,4 +1,4 @@
-#include "workers/worker/visitors.h"
+#include "workers/worker/guests.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,7 +29,7 @@
 
 #define PEM_BYTES_MAX 65536    // of a certificate, or a key
 
-struct visitors {
+struct guests {
     struct serve serve;
     struct encoder *encoder;    // of the thread that reads requests; owned
     struct policy *policy;      // owned
@@ -44,16 +44,16 @@ struct visitors {
 };
 
 /* Nothing computes for it any more. */
-static void free_parts(struct visitors *v)
+static void free_parts(struct guests *g)
 {
-    web_free(v->web);
-    policy_free(v->policy);
-    drawn_book_close(v->book);
-    encoder_free(v->encoder);
-    free(v->eos);
-    buf_release(&v->cert);
-    buf_release(&v->key);
-    free(v);
+    web_free(g->web);
+    policy_free(g->policy);
+    drawn_book_close(g->book);
+    encoder_free(g->encoder);
+    free(g->eos);
+    buf_release(&g->cert);
+    buf_release(&g->key);
+    free(g);
 }
 
 static void come(void *ctx)
@@ -72,22 +72,22 @@ static bool serves(const struct engine *e)
 }
 
 /* The end tokens, and what requests need of tokenizer and template: as a server of the model alone has it. */
-static bool text_make(const struct engine *e, struct visitors *v, struct error *err)
+static bool text_make(const struct engine *e, struct guests *g, struct error *err)
 {
     const struct model_config *mc = model_config(e->model);
-    struct serve *s = &v->serve;
+    struct serve *s = &g->serve;
     const int32_t *eos = tokenizer_eos(e->prompts.tokenizer, &s->n_eos);
     if (s->n_eos == 0) {
         eos = mc->eos;
         s->n_eos = mc->n_eos;
     }
-    v->eos = calloc((size_t)MAX(s->n_eos, 1), sizeof *v->eos);    // kept when the model is loaded again
-    if (!v->eos)
+    g->eos = calloc((size_t)MAX(s->n_eos, 1), sizeof *g->eos);    // kept when the model is loaded again
+    if (!g->eos)
         return error_set(err, ERR_NO_MEMORY, "no memory for end tokens");
     for (int i = 0; i < s->n_eos; i++)
-        v->eos[i] = eos[i];
-    s->eos = v->eos;
-    s->text = (struct ask_text){ .encoder = v->encoder,
+        g->eos[i] = eos[i];
+    s->eos = g->eos;
+    s->text = (struct ask_text){ .encoder = g->encoder,
                                  .tokenizer = e->prompts.tokenizer,
                                  .template = e->prompts.template,
                                  .max_seq_tok = e->config.max_prompt_tokens + e->config.max_new_tokens,
@@ -96,35 +96,35 @@ static bool text_make(const struct engine *e, struct visitors *v, struct error *
 }
 
 /* Note what is drawn where it may be posted to the run. */
-static void book_open(const struct engine *e, struct visitors *v)
+static void book_open(const struct engine *e, struct guests *g)
 {
     struct error err;
     char path[4200];
     if (!run_config_posted(&e->config) || !drawn_book_path(&e->config, e->run_dir, path, sizeof path))
         return;
-    if (!(v->book = drawn_book_open(path, &err)))
+    if (!(g->book = drawn_book_open(path, &err)))
         log_warn("what is drawn for environments is not noted: %s", err.text);
 }
 
-bool visitors_prepare(struct engine *e, struct error *err)
+bool guests_prepare(struct engine *e, struct error *err)
 {
     bool ok = false;
-    struct visitors *v = NULL;
-    if (e->visitors || !serves(e))
+    struct guests *g = NULL;
+    if (e->guests || !serves(e))
         return true;
-    if (!(v = calloc(1, sizeof *v)))
+    if (!(g = calloc(1, sizeof *g)))
         return error_set(err, ERR_NO_MEMORY, "no memory for the server of '%s'", e->config.serve);
-    struct serve *s = &v->serve;
-    snprintf(v->name, sizeof v->name, "%s", e->config.name);
-    snprintf(v->no_orders, sizeof v->no_orders, "the weights belong to the run '%s', which trains them; it takes no orders here", v->name);
+    struct serve *s = &g->serve;
+    snprintf(g->name, sizeof g->name, "%s", e->config.name);
+    snprintf(g->no_orders, sizeof g->no_orders, "the weights belong to the run '%s', which trains them; it takes no orders here", g->name);
     s->dir = e->config.model;
     s->started_s = clock_wall_s();
-    s->reply = (struct reply_context){ .model = v->name, .tokenizer = e->prompts.tokenizer };
-    TRY(v->encoder = encoder_new(e->prompts.tokenizer, true, err));
-    TRY(text_make(e, v, err));
+    s->reply = (struct reply_context){ .model = g->name, .tokenizer = e->prompts.tokenizer };
+    TRY(g->encoder = encoder_new(e->prompts.tokenizer, true, err));
+    TRY(text_make(e, g, err));
     TRY(getrandom(&s->run, sizeof s->run, 0) == (ssize_t)sizeof s->run || error_errno(err, "the system gives no random numbers"));
-    book_open(e, v);
-    struct policy_config config = { .book = v->book,
+    book_open(e, g);
+    struct policy_config config = { .book = g->book,
                                     .n_id = s->text.n_id,
                                     .wake = come,
                                     .wake_ctx = e,
@@ -134,21 +134,21 @@ bool visitors_prepare(struct engine *e, struct error *err)
                                     .max_queue = QUEUE,
                                     .eos = s->eos,
                                     .n_eos = s->n_eos };
-    TRY(v->policy = s->policy = policy_new(&config, err));
+    TRY(g->policy = s->policy = policy_new(&config, err));
     if (e->config.serve_token_file[0]) {
         secret_process();
-        TRY(bearer_read(v->token, e->config.serve_token_file, err));
+        TRY(bearer_read(g->token, e->config.serve_token_file, err));
     }
     if (e->config.serve_tls_cert[0]) {
         secret_process();
-        TRY(file_read_text(&v->cert, e->config.serve_tls_cert, PEM_BYTES_MAX, err)
-            && file_read_text(&v->key, e->config.serve_tls_key, PEM_BYTES_MAX, err));
+        TRY(file_read_text(&g->cert, e->config.serve_tls_cert, PEM_BYTES_MAX, err)
+            && file_read_text(&g->key, e->config.serve_tls_key, PEM_BYTES_MAX, err));
     }
-    e->visitors = v;
+    e->guests = g;
     ok = true;
 out:
     if (!ok)
-        free_parts(v);
+        free_parts(g);
     return ok;
 }
 
@@ -187,114 +187,114 @@ static struct web *web_start(const struct web_config *c, struct error *err)
 /* Listen, unless it does already. */
 static void door_open(struct engine *e)
 {
-    struct visitors *v = e->visitors;
+    struct guests *g = e->guests;
     struct error err;
     struct web_config c = { .address = e->config.serve,
                             .allowed_hosts = e->config.allowed_hosts,
-                            .token = v->token[0] ? v->token : NULL,
-                            .cert_pem = e->config.serve_tls_cert[0] ? buf_text(&v->cert) : NULL,
-                            .key_pem = e->config.serve_tls_cert[0] ? buf_text(&v->key) : NULL,
-                            .no_orders = v->no_orders,
+                            .token = g->token[0] ? g->token : NULL,
+                            .cert_pem = e->config.serve_tls_cert[0] ? buf_text(&g->cert) : NULL,
+                            .key_pem = e->config.serve_tls_cert[0] ? buf_text(&g->key) : NULL,
+                            .no_orders = g->no_orders,
                             .max_connections = CONNECTIONS,
                             .max_body_bytes = BODY_BYTES,
                             .max_bodies_bytes = BODIES_BYTES,
                             .head_ms = 15000,
                             .body_ms = 60000,
                             .idle_ms = 75000 };
-    serve_routes_set(&c, &v->serve);
-    if (v->web || clock_ms() < v->again_ms)
+    serve_routes_set(&c, &g->serve);
+    if (g->web || clock_ms() < g->again_ms)
         return;
-    v->again_ms = clock_ms() + AGAIN_MS;
-    if ((c.listen_fd = tcp_listen(e->config.serve, &err)) < 0 || !(v->web = web_start(&c, &err)))
+    g->again_ms = clock_ms() + AGAIN_MS;
+    if ((c.listen_fd = tcp_listen(e->config.serve, &err)) < 0 || !(g->web = web_start(&c, &err)))
         log_warn("the policy is not served: 'serve': %s", err.text);
     else
         log_info("the policy is served at %s://%s", e->config.serve_tls_cert[0] ? "https" : "http", e->config.serve);
 }
 
-void visitors_look(struct engine *e)
+void guests_look(struct engine *e)
 {
-    if (!e->visitors || !e->generator)
+    if (!e->guests || !e->generator)
         return;
     if (e->version >= 0)
-        policy_version_set(e->visitors->policy, e->version);
+        policy_version_set(e->guests->policy, e->version);
     door_open(e);
 }
 
-void visitors_attach(struct engine *e)
+void guests_attach(struct engine *e)
 {
-    if (!e->visitors)
+    if (!e->guests)
         return;
-    policy_attach(e->visitors->policy, e->generator);
-    visitors_look(e);
+    policy_attach(e->guests->policy, e->generator);
+    guests_look(e);
 }
 
-void visitors_detach(struct engine *e)
+void guests_detach(struct engine *e)
 {
-    if (e->visitors)
-        policy_detach(e->visitors->policy);
+    if (e->guests)
+        policy_detach(e->guests->policy);
 }
 
-void visitors_lift(struct engine *e)
+void guests_lift(struct engine *e)
 {
-    if (e->visitors)
-        policy_lift(e->visitors->policy);
+    if (e->guests)
+        policy_lift(e->guests->policy);
 }
 
 /* May they be sampled? Not while the weights are being replaced. */
 static bool can_sample(const struct engine *e)
 {
-    return e->visitors && e->generator && e->version >= 0;
+    return e->guests && e->generator && e->version >= 0;
 }
 
-bool visitors_want(struct engine *e)
+bool guests_want(struct engine *e)
 {
-    return can_sample(e) && policy_wants(e->visitors->policy);
+    return can_sample(e) && policy_wants(e->guests->policy);
 }
 
-void visitors_feed(struct engine *e)
+void guests_feed(struct engine *e)
 {
     if (!can_sample(e))
         return;
     pthread_mutex_lock(&e->lock);
     e->visited = false;
     pthread_mutex_unlock(&e->lock);
-    policy_feed(e->visitors->policy);
+    policy_feed(e->guests->policy);
 }
 
-void visitors_stepped(struct engine *e, const struct error *why)
+void guests_stepped(struct engine *e, const struct error *why)
 {
     struct policy_state state;
     if (!can_sample(e))
         return;
-    policy_stepped(e->visitors->policy, why);
-    policy_state(e->visitors->policy, &state);
+    policy_stepped(e->guests->policy, why);
+    policy_state(e->guests->policy, &state);
     pthread_mutex_lock(&e->lock);
-    e->look.n_visitor = state.n_prompt;
-    e->look.visitor_tok = state.n_decode_tok;
+    e->look.n_guest = state.n_prompt;
+    e->look.guest_tok = state.n_decode_tok;
     pthread_mutex_unlock(&e->lock);
 }
 
-bool visitors_watch(struct engine *e, const struct drawn *d)
+bool guests_watch(struct engine *e, const struct drawn *d)
 {
-    return policy_watch(e->visitors->policy, d);
+    return policy_watch(e->guests->policy, d);
 }
 
-void visitors_read_watch(void *engine, const struct read_token *t)
+void guests_read_watch(void *engine, const struct read_token *t)
 {
     const struct engine *e = engine;
-    policy_read_watch(e->visitors->policy, t);
+    policy_read_watch(e->guests->policy, t);
 }
 
-void visitors_free(struct engine *e)
+void guests_free(struct engine *e)
 {
-    struct visitors *v = e->visitors;
-    if (!v)
+    struct guests *g = e->guests;
+    if (!g)
         return;
-    e->visitors = NULL;
-    if (v->web)
-        web_close(v->web);
-    policy_end(v->policy);
-    if (v->web && !web_wait(v->web, ANSWERS_MS))
+    e->guests = NULL;
+    if (g->web)
+        web_close(g->web);
+    policy_end(g->policy);
+    if (g->web && !web_wait(g->web, ANSWERS_MS))
         log_info("some clients have not taken their answers");
-    free_parts(v);
+    free_parts(g);
 }
