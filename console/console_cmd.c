@@ -21,7 +21,7 @@
 #define PLAIN_INTERVAL_S 30    // between two steps that are read out
 
 /* how: the arguments that open the run again. What remains on the terminal after the screen has closed: the run's state and its results. */
-static void farewell_print(const struct model *m, const char *how)
+static void farewell_print(const struct run_view *m, const char *how)
 {
     char took[16];
     bool over = run_state_is_over(m->state);
@@ -42,7 +42,7 @@ static void farewell_print(const struct model *m, const char *how)
 }
 
 /* A live run through its agent, another from its folder. */
-static struct feed *feed_open(const char *run_dir, bool read_only, struct model *m, struct error *err)
+static struct feed *feed_open(const char *run_dir, bool read_only, struct run_view *m, struct error *err)
 {
     return run_is_live(run_dir) ? link_new(run_dir, read_only, m, clock_ns(), err) : record_new(run_dir, m, clock_ns(), err);
 }
@@ -53,14 +53,14 @@ static bool run_watch(const char *run_dir, const char *how, const char *with_dir
 {
     sigset_t set;
     screen_signals_block(&set, NULL);    // before the transport has threads
-    struct model *m = model_new(err);
+    struct run_view *m = view_new(err);
     if (!m)
         return false;
     struct console_options look = *o;
     bool ok = true;
     look.run_dir = run_dir;
     if (with_dir) {
-        look.with_model = model_new(err);
+        look.with_model = view_new(err);
         ok = look.with_model && (look.with_feed = feed_open(with_dir, false, look.with_model, err)) != NULL;
     }
     struct feed *feed = ok ? feed_open(run_dir, read_only, m, err) : NULL;

@@ -23,7 +23,7 @@
 
 #define READY_MS 60000    // for all agents of a fleet to be started
 
-static bool feed_show(struct feed *feed, struct model *m, const struct console_options *o, struct error *err)
+static bool feed_show(struct feed *feed, struct run_view *m, const struct console_options *o, struct error *err)
 {
     bool ok = feed && console_run(feed, m, o, err);
     if (feed)
@@ -65,7 +65,7 @@ static bool fleet_show(const char *run_dir, const struct console_options *o, con
         return error_set(err, ERR_CLOSED, "%s", "");    // it has said why
     if (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO))
         return fleet_wait(run_dir, set, err);
-    struct model *m = model_new(err);
+    struct run_view *m = view_new(err);
     bool ok = m && feed_show(link_new(run_dir, false, m, clock_ns(), err), m, o, err);
     fleet_model_free(m);
     return ok;
@@ -201,7 +201,7 @@ static bool simulate_cmd(int argc, char **argv, struct error *err)
         fleet.run = s;
         return fleet_run(&fleet, run_dir, &o, err);
     }
-    struct model *m = model_new(err);
+    struct run_view *m = view_new(err);
     if (!m)
         return false;
     bool ok = feed_show(simulate_new(&s, m, clock_ns(), err), m, &o, err);

@@ -26,7 +26,7 @@ static void say(struct plain *p, const char *fmt, ...)
 
 static void status_say(struct plain *p, UNUSED const char *rest, int64_t now_ns)
 {
-    const struct model *m = p->model;
+    const struct run_view *m = p->model;
     struct diagnosis d = doctor_say(m, now_ns);
     say(p, "%s is %s, step %" PRId64 " of %" PRId64 "%s%s", m->name, run_state_name(m->state), m->step, m->max_steps,
         m->reason[0] ? ": " : "", m->reason);
@@ -46,11 +46,11 @@ static void status_say(struct plain *p, UNUSED const char *rest, int64_t now_ns)
 
 static void workers_say(struct plain *p, const char *rest, int64_t now_ns)
 {
-    const struct model *m = p->model;
+    const struct run_view *m = p->model;
     for (int i = 0; i < m->n_proc; i++) {
         const struct proc *k = &m->proc[i];
         if (strstr(k->name, rest))
-            say(p, "%s: %s, %s for %.0f seconds%s%s", k->name, proc_verdict_name(model_verdict(m, k, now_ns)), k->phase,
+            say(p, "%s: %s, %s for %.0f seconds%s%s", k->name, proc_verdict_name(view_verdict(m, k, now_ns)), k->phase,
                 k->phase_s + (double)(now_ns - k->heard_ns) * 1e-9, proc_waits_join(k), k->waits_for);
     }
 }
@@ -69,7 +69,7 @@ static void alarms_say(struct plain *p, UNUSED const char *rest, int64_t now_ns)
 
 static void metrics_say(struct plain *p, const char *rest, UNUSED int64_t now_ns)
 {
-    const struct model *m = p->model;
+    const struct run_view *m = p->model;
     for (int i = 0; i < METRIC_N; i++)
         if (m->metric[i].n > 0 && !isnan(m->metric[i].last) && strstr(metrics[i].name, rest))
             say(p, "%s: %.5g %s", metrics[i].name, m->metric[i].last, metrics[i].unit);
@@ -80,7 +80,7 @@ static void metrics_say(struct plain *p, const char *rest, UNUSED int64_t now_ns
 
 static void rollout_say(struct plain *p, UNUSED const char *rest, UNUSED int64_t now_ns)
 {
-    const struct rollout_view *g = model_rollout_at(p->model, 0);
+    const struct rollout_view *g = view_rollout_at(p->model, 0);
     if (!g) {
         say(p, "no group is known yet");
         return;
@@ -100,7 +100,7 @@ static int64_t count_of(const char *rest)
 static void events_say(struct plain *p, const char *rest, UNUSED int64_t now_ns)
 {
     for (int64_t i = count_of(rest) - 1; i >= 0; i--) {
-        const struct event_view *e = model_event_at(p->model, i);
+        const struct event_view *e = view_event_at(p->model, i);
         if (e)
             say(p, "step %" PRId64 ", %s: %s%s%s", e->step, e->kind, e->text, e->who[0] ? ", by " : "", e->who);
     }
@@ -109,7 +109,7 @@ static void events_say(struct plain *p, const char *rest, UNUSED int64_t now_ns)
 static void log_say(struct plain *p, const char *rest, UNUSED int64_t now_ns)
 {
     for (int64_t i = count_of(rest) - 1; i >= 0; i--) {
-        const struct log_view *l = model_log_at(p->model, i);
+        const struct log_view *l = view_log_at(p->model, i);
         if (l)
             say(p, "%s %s: %s", l->clock, l->proc, l->text);
     }
@@ -164,7 +164,7 @@ static void help_say(struct plain *p, UNUSED const char *rest, UNUSED int64_t no
 
 static const char *knob_now(void *arg, const struct knob *k)
 {
-    const struct model *m = arg;
+    const struct run_view *m = arg;
     return m->knob[k - knobs].text[0] ? m->knob[k - knobs].text : NULL;
 }
 
@@ -237,7 +237,7 @@ void plain_read(struct plain *p, int fd, int64_t now_ns)
 
 void plain_answers(struct plain *p)
 {
-    const struct model *m = p->model;
+    const struct run_view *m = p->model;
     int64_t newest = p->answered;
     for (int64_t i = MAX(m->n_command - MODEL_COMMANDS, (int64_t)0); i < m->n_command; i++) {
         const struct command_view *c = &m->command[i % MODEL_COMMANDS];

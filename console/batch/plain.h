@@ -8,8 +8,8 @@
 #define PLAIN_LINE 1024    // bytes of a typed line, with its end
 
 struct plain {
-    struct feed *feed;      // borrowed
-    struct model *model;    // borrowed
+    struct feed *feed;         // borrowed
+    struct run_view *model;    // borrowed
     FILE *out;
     char asked[PLAIN_LINE];    // a command that waits for yes or no; "": none
     int64_t answered;          // commands whose answers have been printed, by their time

@@ -34,14 +34,14 @@ struct watch {
 };
 
 /* The time left where max_hours is set: the run itself says it. NAN: there is no such limit. */
-static double limit_left(const struct model *m)
+static double limit_left(const struct run_view *m)
 {
     struct error none;
     const struct knob *k = knob_find("max_hours", &none);
     return k && strtod(m->knob[k - knobs].text, NULL) > 0 ? m->left_s : NAN;
 }
 
-static void step_tell(struct watch *w, const struct model *m, int64_t step)
+static void step_tell(struct watch *w, const struct run_view *m, int64_t step)
 {
     struct batch_metric metric[METRIC_N + MODEL_EXTRA];
     int n = 0;
@@ -58,7 +58,7 @@ static void step_tell(struct watch *w, const struct model *m, int64_t step)
 }
 
 /* Print the steps before `end` that have arrived and are not printed yet. */
-static void steps_tell(struct watch *w, const struct model *m, int64_t end)
+static void steps_tell(struct watch *w, const struct run_view *m, int64_t end)
 {
     for (; w->next < MIN(end, m->n_step); w->next++)
         step_tell(w, m, w->next);
@@ -82,14 +82,14 @@ static void eval_tell(struct watch *w, const struct eval_view *e)
 
 /* Print events since our start, each after the step that it followed; steps and evaluations cover what was before. The first list
  * may come late, so the time decides. */
-static void events_tell(struct watch *w, const struct model *m)
+static void events_tell(struct watch *w, const struct run_view *m)
 {
     int64_t n = 0;
     const struct event_view *e;
-    while ((e = model_event_at(m, n)) && e->id > w->event)
+    while ((e = view_event_at(m, n)) && e->id > w->event)
         n++;
     for (; n > 0; n--) {
-        e = model_event_at(m, n - 1);
+        e = view_event_at(m, n - 1);
         w->event = e->id;
         if (e->time_s < w->since_s)
             continue;
@@ -103,7 +103,7 @@ static void events_tell(struct watch *w, const struct model *m)
 }
 
 /* The run's state at our start, after the steps before it. */
-static void first_tell(struct watch *w, const struct model *m)
+static void first_tell(struct watch *w, const struct run_view *m)
 {
     char note[320];
     w->next = w->next < 0 ? MAX(m->step, 1) : w->next;
@@ -134,9 +134,9 @@ static bool same_words(const char *a, const char *b)
     return true;
 }
 
-static void news_tell(struct watch *w, const struct model *m)
+static void news_tell(struct watch *w, const struct run_view *m)
 {
-    bool whole = m->ended || (m->told_ns != 0 && model_steps_whole(m));    // otherwise steps that precede events are still on their way
+    bool whole = m->ended || (m->told_ns != 0 && view_steps_whole(m));    // otherwise steps that precede events are still on their way
     if (!w->met && !whole)
         return;
     if (!w->met)
@@ -153,7 +153,7 @@ static void news_tell(struct watch *w, const struct model *m)
 }
 
 /* What bounds the run, when it is another thing than before; what is wrong, at once. */
-static void doctor_tell(struct watch *w, const struct model *m, int64_t now_ns)
+static void doctor_tell(struct watch *w, const struct run_view *m, int64_t now_ns)
 {
     struct diagnosis d = doctor_say(m, now_ns);
     if (!w->met || d.kind == DIAGNOSIS_NONE || d.name == NULL)
@@ -188,7 +188,7 @@ bool watch_until_check(const char *until, struct error *err)
                         until);
 }
 
-bool batch_watch(struct feed *feed, struct model *m, const struct batch_config *config, const struct watch_options *options,
+bool batch_watch(struct feed *feed, struct run_view *m, const struct batch_config *config, const struct watch_options *options,
                  struct error *err)
 {
     struct watch w = { .next = options->from, .since_s = clock_wall_s(), .until_step = -1 };

@@ -11,7 +11,7 @@ struct watch_options {
     const char *until;    // leave when this has come: an event's kind ("eval", "checkpoint", "alert" ...) or "step=N"; NULL: never
 };
 /* As batch_end; a signal gives ERR_STOPPED. With until: ERR_NOT_FOUND when the run is over before it has come. */
-MUST_USE bool batch_watch(struct feed *feed, struct model *m, const struct batch_config *config, const struct watch_options *options,
+MUST_USE bool batch_watch(struct feed *feed, struct run_view *m, const struct batch_config *config, const struct watch_options *options,
                           struct error *err);
 /* Is this a word for until? ERR_USAGE lists them. */
 MUST_USE bool watch_until_check(const char *until, struct error *err);

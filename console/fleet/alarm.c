@@ -21,7 +21,7 @@ static void alarm_add(struct alarm *out, int max, int *n, const struct alarm *a)
 }
 
 /* GPUs that are lost, failing or slowed, on whatever node. */
-static void devices_check(const struct model *m, struct alarm *out, int max, int *n)
+static void devices_check(const struct run_view *m, struct alarm *out, int max, int *n)
 {
     static const char *const remedies[] = {
         [DEVICE_SLOWED] = "see to its cooling and its power supply; pane 2 has its clocks",
@@ -40,7 +40,7 @@ static void devices_check(const struct model *m, struct alarm *out, int max, int
         }
 }
 
-int alarms_check(const struct model *m, int64_t now_ns, struct alarm *out, int max)
+int alarms_check(const struct run_view *m, int64_t now_ns, struct alarm *out, int max)
 {
     int n = 0;
     bool over = run_state_is_over(m->state);
@@ -62,7 +62,7 @@ int alarms_check(const struct model *m, int64_t now_ns, struct alarm *out, int m
     }
     for (int i = 0; i < m->n_proc && !over && !lost; i++) {
         const struct proc *p = &m->proc[i];
-        enum proc_verdict v = model_verdict(m, p, now_ns);
+        enum proc_verdict v = view_verdict(m, p, now_ns);
         if (v == PROC_OK)
             continue;
         struct alarm a = { .crit = v != PROC_SLOW,

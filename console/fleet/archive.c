@@ -169,12 +169,12 @@ static void index_forget(struct archive *a)
     a->rows_stale = a->prompts_stale = true;
 }
 
-static bool look_begin(struct archive *a, struct model *m, struct error *err)
+static bool look_begin(struct archive *a, struct run_view *m, struct error *err)
 {
     bool found;
     if (!a->journal && !(a->journal = journal_open_reader(a->run_dir, err)))
         return false;
-    if (!model_groups_path(m, a->run_dir, a->path, sizeof a->path))
+    if (!view_groups_path(m, a->run_dir, a->path, sizeof a->path))
         return error_set(err, ERR_USAGE, "the path of the run's groups is too long");
     if (a->incarnation != m->incarnation)
         index_forget(a);
@@ -196,7 +196,7 @@ static bool look_begin(struct archive *a, struct model *m, struct error *err)
 }
 
 /* One slice of a look into the journal. Returns whether something is new. */
-static bool look(struct archive *a, struct model *m, int64_t now_ns)
+static bool look(struct archive *a, struct run_view *m, int64_t now_ns)
 {
     struct error err;
     struct items_slice s = { .a = a };
@@ -222,7 +222,7 @@ static bool look(struct archive *a, struct model *m, int64_t now_ns)
 
 /* ---- records ---- */
 
-static bool record_read(struct archive *a, const struct model *m, const struct archive_group *g, struct rollout_view *out)
+static bool record_read(struct archive *a, const struct run_view *m, const struct archive_group *g, struct rollout_view *out)
 {
     struct error err;
     struct msg_in in;
@@ -230,7 +230,7 @@ static bool record_read(struct archive *a, const struct model *m, const struct a
     bool ok = g->offset >= 0 && rollout_file_read(a->path, g->offset, g->bytes, &record, &err)
               && msg_read_request(&in, record.data, record.len, &err);
     if (ok) {
-        ok = rollout_view_read(out, in.root, model_advantages(m));
+        ok = rollout_view_read(out, in.root, view_advantages(m));
         msg_in_release(&in);
     }
     buf_release(&record);
@@ -260,7 +260,7 @@ static void group_count(struct archive_group *g, const struct rollout_view *v)
     }
 }
 
-static void group_try(struct archive *a, const struct model *m, struct archive_group *g)
+static void group_try(struct archive *a, const struct run_view *m, struct archive_group *g)
 {
     bool ok = record_read(a, m, g, &a->scratch);
     if (ok)
@@ -271,7 +271,7 @@ static void group_try(struct archive *a, const struct model *m, struct archive_g
 }
 
 /* The next group of the search; false: all have been tried. */
-static bool search(struct archive *a, const struct model *m)
+static bool search(struct archive *a, const struct run_view *m)
 {
     while (a->words[0] && a->untried > 0) {
         struct archive_group *g = &a->group[--a->untried];
@@ -284,7 +284,7 @@ static bool search(struct archive *a, const struct model *m)
 }
 
 /* The next group without counts among the newest n_count; false: all have theirs. */
-static bool count(struct archive *a, const struct model *m, int64_t n_count)
+static bool count(struct archive *a, const struct run_view *m, int64_t n_count)
 {
     while (a->uncounted_from > MAX(a->n - n_count, (int64_t)0)) {
         struct archive_group *g = &a->group[--a->uncounted_from];
@@ -401,7 +401,7 @@ static void prompts_make(struct archive *a)
 }
 
 /* Read what is wanted, when it is another group or another record of it. Returns whether there is something new to see. */
-static bool wanted_read(struct archive *a, const struct model *m)
+static bool wanted_read(struct archive *a, const struct run_view *m)
 {
     if (a->want == -2 || a->n_row == 0)
         return false;
@@ -420,7 +420,7 @@ static bool wanted_read(struct archive *a, const struct model *m)
     return true;
 }
 
-bool archive_pump(struct archive *a, struct model *m, int64_t n_count, int64_t budget_ns, int64_t now_ns)
+bool archive_pump(struct archive *a, struct run_view *m, int64_t n_count, int64_t budget_ns, int64_t now_ns)
 {
     int64_t begin = clock_ns();
     bool more;
@@ -440,7 +440,7 @@ bool archive_pump(struct archive *a, struct model *m, int64_t n_count, int64_t b
         a->prompts_ns = now_ns;
     }
     if (news)
-        model_changed(m);
+        view_changed(m);
     return more || news;    // what is new may change what the panes want
 }
 

@@ -6,7 +6,7 @@
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
-#include "console/fleet/model.h"
+#include "console/fleet/run_view.h"
 #include "protocol/record/journal.h"
 
 #define ARCHIVE_GROUPS (1 << 18)     // most groups held; the oldest are forgotten
@@ -42,7 +42,7 @@ struct archive *archive_new(const char *run_dir);
 void archive_free(struct archive *a);    // NULL is fine
 /* Go on for about budget_ns: look for news once per second, read what is shown, search, and read records for the counts: those of
  * the newest n_count groups. Raises m's version when there is something new to see. True: there is more to do at once. */
-bool archive_pump(struct archive *a, struct model *m, int64_t n_count, int64_t budget_ns, int64_t now_ns);
+bool archive_pump(struct archive *a, struct run_view *m, int64_t n_count, int64_t budget_ns, int64_t now_ns);
 
 /* Why it is empty; "": it is not, or nothing is wrong. */
 const char *archive_why(const struct archive *a);

@@ -123,7 +123,7 @@ static bool sample_take(void *arg, const struct journal_sample *s)
 }
 
 /* Seconds between samples, as the run has them; fixed once the first was read. */
-static double interval_find(const struct model *m)
+static double interval_find(const struct run_view *m)
 {
     struct error unused;
     const struct knob *k = knob_find("telemetry_s", &unused);
@@ -131,7 +131,7 @@ static double interval_find(const struct model *m)
     return s >= 1 ? s : 1;
 }
 
-bool device_log_pump(struct device_log *d, struct model *m, int64_t budget_ns, int64_t now_ns)
+bool device_log_pump(struct device_log *d, struct run_view *m, int64_t budget_ns, int64_t now_ns)
 {
     struct error err;
     int64_t begin = clock_ns();
@@ -153,7 +153,7 @@ bool device_log_pump(struct device_log *d, struct model *m, int64_t budget_ns, i
         }
         d->more = slice.n > SAMPLES_AT_ONCE;
         if (slice.n > 0)
-            model_changed(m);
+            view_changed(m);
     } while (d->more && clock_ns() - begin < budget_ns);
     if (d->full)
         d->left_out = MAX(m->n_host + m->n_device - d->n, 1);

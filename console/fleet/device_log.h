@@ -5,7 +5,7 @@
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
-#include "console/fleet/model.h"
+#include "console/fleet/run_view.h"
 #include "protocol/run/telemetry.h"
 
 #define DEVICE_LOG_MAX 128    // hosts and GPUs with curves; the others are counted
@@ -22,7 +22,7 @@ struct device_log *device_log_new(const char *run_dir);
 void device_log_free(struct device_log *d);    // NULL is fine
 /* Go on for about budget_ns; looks for news once per second. Raises m's version when there is something new. True: there is more to do
  * at once. */
-bool device_log_pump(struct device_log *d, struct model *m, int64_t budget_ns, int64_t now_ns);
+bool device_log_pump(struct device_log *d, struct run_view *m, int64_t budget_ns, int64_t now_ns);
 /* The i-th host or GPU, each host before its GPUs; NULL: there are fewer. */
 const struct device_curves *device_log_at(const struct device_log *d, int i);
 int device_log_left_out(const struct device_log *d);     // that have no room

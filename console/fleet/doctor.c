@@ -6,11 +6,11 @@
 
 static double value_back(const void *arg, enum metric_id id, int back)
 {
-    const struct model *m = arg;
+    const struct run_view *m = arg;
     return series_at(&m->metric[id], m->metric[M_STEP_S].n - 1 - back);    // the newest step that is whole
 }
 
-static bool broken_say(const struct model *m, int64_t now_ns, struct diagnosis *d)
+static bool broken_say(const struct run_view *m, int64_t now_ns, struct diagnosis *d)
 {
     struct alarm alarm;
     int n = alarms_check(m, now_ns, &alarm, 1);
@@ -26,7 +26,7 @@ static bool broken_say(const struct model *m, int64_t now_ns, struct diagnosis *
     return true;
 }
 
-static double buffer_of(const struct model *m, const char *name)
+static double buffer_of(const struct run_view *m, const char *name)
 {
     for (int i = 0; i < m->n_buffer; i++)
         if (strcmp(m->buffer[i].name, name) == 0)
@@ -35,7 +35,7 @@ static double buffer_of(const struct model *m, const char *name)
 }
 
 /* Before the first step: what the run waits for. */
-static void beginning_say(const struct model *m, int64_t now_ns, struct diagnosis *d)
+static void beginning_say(const struct run_view *m, int64_t now_ns, struct diagnosis *d)
 {
     const struct proc *late = NULL;
     d->kind = DIAGNOSIS_BOUND;
@@ -53,14 +53,14 @@ static void beginning_say(const struct model *m, int64_t now_ns, struct diagnosi
                         buffer_of(m, "generating"), d);
 }
 
-struct diagnosis doctor_summary(const struct model *m)
+struct diagnosis doctor_summary(const struct run_view *m)
 {
     struct diagnosis d = { .kind = DIAGNOSIS_NONE };
     (void)doctor_bound(&(struct doctor_source){ .value = value_back, .arg = m }, &d);
     return d;
 }
 
-struct diagnosis doctor_say(const struct model *m, int64_t now_ns)
+struct diagnosis doctor_say(const struct run_view *m, int64_t now_ns)
 {
     struct diagnosis d = { .kind = DIAGNOSIS_NONE };
     if (m->told_ns == 0 || broken_say(m, now_ns, &d) || run_state_is_over(m->state))

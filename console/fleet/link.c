@@ -74,7 +74,7 @@ static void ask(struct link *l, uint64_t tag, struct msg_out *m)
     msg_release(m);
 }
 
-static void status_ask(struct link *l, const struct model *model, int64_t now_ns)
+static void status_ask(struct link *l, const struct run_view *model, int64_t now_ns)
 {
     struct msg_out m = MSG_OUT_INIT;
     l->status_ns = now_ns + STATUS_NS;
@@ -86,7 +86,7 @@ static void status_ask(struct link *l, const struct model *model, int64_t now_ns
     ask(l, TAG_STATUS, &m);
 }
 
-static void steps_ask(struct link *l, const struct model *model)
+static void steps_ask(struct link *l, const struct run_view *model)
 {
     struct msg_out m = MSG_OUT_INIT;
     if (l->open[TAG_STEPS])
@@ -97,10 +97,10 @@ static void steps_ask(struct link *l, const struct model *model)
     ask(l, TAG_STEPS, &m);
 }
 
-static void events_ask(struct link *l, const struct model *model)
+static void events_ask(struct link *l, const struct run_view *model)
 {
     struct msg_out m = MSG_OUT_INIT;
-    const struct event_view *last = model_event_at(model, 0);
+    const struct event_view *last = view_event_at(model, 0);
     if (l->open[TAG_EVENTS]) {    // its answer may have been written before what is requested now
         l->events_stale = true;
         return;
@@ -112,7 +112,7 @@ static void events_ask(struct link *l, const struct model *model)
     ask(l, TAG_EVENTS, &m);
 }
 
-static void checkpoints_ask(struct link *l, const struct model *m)
+static void checkpoints_ask(struct link *l, const struct run_view *m)
 {
     struct msg_out out = MSG_OUT_INIT;
     if (l->open[TAG_CHECKPOINTS])
@@ -138,7 +138,7 @@ static void rollouts_ask(struct link *l)
 /* ---- what arrives ---- */
 
 /* The run's state may have changed: at its end ask for the last of everything, and start again when it is resumed. */
-static void over_look(struct link *l, const struct model *m, int64_t now_ns)
+static void over_look(struct link *l, const struct run_view *m, int64_t now_ns)
 {
     l->over = run_state_is_over(m->state);
     if (!l->over)
@@ -147,7 +147,7 @@ static void over_look(struct link *l, const struct model *m, int64_t now_ns)
 }
 
 /* A finished run has been resumed: listen again. */
-static void resumed_look(struct link *l, struct model *m)
+static void resumed_look(struct link *l, struct run_view *m)
 {
     struct error err;
     if (l->over || (l->telemetry && !m->ended))
@@ -159,14 +159,14 @@ static void resumed_look(struct link *l, struct model *m)
 }
 
 /* A large fleet comes in pieces: the first time one after the other, later spread over FLEET_NS. */
-static void fleet_next(struct link *l, const struct model *m, int64_t now_ns)
+static void fleet_next(struct link *l, const struct run_view *m, int64_t now_ns)
 {
     l->whole |= m->sweep.next == 0;
     if (m->n_node > NODES_A_TIME)
         l->status_ns = MIN(l->status_ns, l->whole ? now_ns + FLEET_NS * NODES_A_TIME / m->n_node : now_ns);
 }
 
-static void status_came(struct link *l, struct model *m, const struct mval *v, int64_t now_ns)
+static void status_came(struct link *l, struct run_view *m, const struct mval *v, int64_t now_ns)
 {
     news_status(m, v, now_ns);
     fleet_next(l, m, now_ns);
@@ -182,18 +182,18 @@ static void status_came(struct link *l, struct model *m, const struct mval *v, i
         rollouts_ask(l);
     if (l->checkpoints_stale || l->checkpoint != m->checkpoint || l->incarnation != m->incarnation)
         checkpoints_ask(l, m);
-    model_link(m, LINK_LIVE, "", now_ns);
-    model_changed(m);
+    view_link(m, LINK_LIVE, "", now_ns);
+    view_changed(m);
 }
 
-static void step_heard(struct link *l, struct model *m, const struct mval *v)
+static void step_heard(struct link *l, struct run_view *m, const struct mval *v)
 {
     if (!news_step(m, v))
         steps_ask(l, m);
 }
 
 /* A published event has no number, so the list is requested; a change of state is applied at once. */
-static void event_heard(struct link *l, struct model *m, const struct mval *v, int64_t now_ns)
+static void event_heard(struct link *l, struct run_view *m, const struct mval *v, int64_t now_ns)
 {
     char kind[24], reason[sizeof(m->reason)];
     size_t len;
@@ -209,10 +209,10 @@ static void event_heard(struct link *l, struct model *m, const struct mval *v, i
     m->state = state;
     snprintf(m->reason, sizeof(m->reason), "%s", reason);
     over_look(l, m, now_ns);
-    model_changed(m);
+    view_changed(m);
 }
 
-static void heard(struct link *l, struct model *m, const struct net_event *ev, int64_t now_ns)
+static void heard(struct link *l, struct run_view *m, const struct net_event *ev, int64_t now_ns)
 {
     char topic[32];
     const void *data;
@@ -252,7 +252,7 @@ static bool command_ask(struct link *l, struct open_command *o, int64_t now_ns, 
     return ok;
 }
 
-static bool link_command(struct feed *f, struct model *m, const struct command *c, const char *text, int64_t now_ns, struct error *err)
+static bool link_command(struct feed *f, struct run_view *m, const struct command *c, const char *text, int64_t now_ns, struct error *err)
 {
     struct link *l = (struct link *)f;
     const struct command_spec *spec = command_find(c->name, err);
@@ -268,13 +268,13 @@ static bool link_command(struct feed *f, struct model *m, const struct command *
             o->tag = 0;
             return false;
         }
-        model_command_sent(m, o->tag, text);
+        view_command_sent(m, o->tag, text);
         return true;
     }
     return error_set(err, ERR_FULL, "%d commands are already waiting for their answers", COMMANDS_OPEN);
 }
 
-static void command_answered(struct link *l, struct model *m, const struct net_event *ev, int64_t now_ns)
+static void command_answered(struct link *l, struct run_view *m, const struct net_event *ev, int64_t now_ns)
 {
     struct msg_in in;
     struct error err;
@@ -288,11 +288,11 @@ static void command_answered(struct link *l, struct model *m, const struct net_e
             return;
         }
         if (ev->failed) {
-            model_command_answer(m, o->tag, COMMAND_LOST, ev->err.text, now_ns);
+            view_command_answer(m, o->tag, COMMAND_LOST, ev->err.text, now_ns);
         } else if (!msg_read_answer(&in, MSG_COMMAND, ev->data, ev->len, &err)) {
-            model_command_answer(m, o->tag, COMMAND_REFUSED, err.text, now_ns);
+            view_command_answer(m, o->tag, COMMAND_REFUSED, err.text, now_ns);
         } else {
-            model_command_answer(m, o->tag, COMMAND_DONE, mval_text(in.root, "effect", effect, sizeof(effect)), now_ns);
+            view_command_answer(m, o->tag, COMMAND_DONE, mval_text(in.root, "effect", effect, sizeof(effect)), now_ns);
             msg_in_release(&in);
         }
         o->tag = 0;
@@ -302,7 +302,7 @@ static void command_answered(struct link *l, struct model *m, const struct net_e
 }
 
 /* A far run's folder is asked for piece by piece. */
-static void kept_ask(struct link *l, const struct model *m, int64_t now_ns)
+static void kept_ask(struct link *l, const struct run_view *m, int64_t now_ns)
 {
     struct msg_out out = MSG_OUT_INIT;
     if (l->far && !l->open[TAG_KEPT] && m->link == LINK_LIVE && far_folder_ask(l->far, &out, m->incarnation, now_ns))
@@ -311,7 +311,7 @@ static void kept_ask(struct link *l, const struct model *m, int64_t now_ns)
         msg_release(&out);
 }
 
-static void kept_came(struct link *l, struct model *m, const struct mval *v, int64_t now_ns)
+static void kept_came(struct link *l, struct run_view *m, const struct mval *v, int64_t now_ns)
 {
     struct error err;
     if (far_folder_take(l->far, v, now_ns, &err)) {
@@ -320,12 +320,12 @@ static void kept_came(struct link *l, struct model *m, const struct mval *v, int
     }
     char note[300];    // once: the disk here is full, or cannot be written
     int n = snprintf(note, sizeof note, "what the run keeps is shown no further: %.200s", err.text);
-    model_log(m, "console", note, (size_t)n);
+    view_log(m, "console", note, (size_t)n);
     far_folder_free(l->far);
     l->far = NULL;
 }
 
-static void answered(struct link *l, struct model *m, const struct net_event *ev, int64_t now_ns)
+static void answered(struct link *l, struct run_view *m, const struct net_event *ev, int64_t now_ns)
 {
     static const enum msg_type asked[TAG_COMMAND] = {
         [TAG_STATUS] = MSG_STATUS,           [TAG_STEPS] = MSG_STEPS, [TAG_EVENTS] = MSG_EVENTS, [TAG_ROLLOUTS] = MSG_ROLLOUTS,
@@ -373,50 +373,50 @@ static void answered(struct link *l, struct model *m, const struct net_event *ev
 /* ---- the feed ---- */
 
 /* Nothing more will come: disconnect, so that the run's agent need not wait for us. */
-static void end_take(struct link *l, struct model *m)
+static void end_take(struct link *l, struct run_view *m)
 {
     m->ended = true;
     subscriber_free(l->telemetry);
     l->telemetry = NULL;
-    model_changed(m);
+    view_changed(m);
 }
 
 /* Have the requests sent at the run's end been answered? */
-static bool last_answers_had(const struct link *l, const struct model *m)
+static bool last_answers_had(const struct link *l, const struct run_view *m)
 {
     return l->last && !l->open[TAG_STEPS] && !l->open[TAG_EVENTS] && !l->open[TAG_ROLLOUTS] && !l->events_stale && !l->rollouts_stale
-           && model_steps_whole(m);
+           && view_steps_whole(m);
 }
 
 /* The run has ended and its agent has not answered everything: the rest is in the journal, if we may read it. */
-static void end_judge(struct link *l, struct model *m, int64_t now_ns)
+static void end_judge(struct link *l, struct run_view *m, int64_t now_ns)
 {
     struct error err;
     if (!l->over || m->ended || (run_is_live(l->run_dir) && now_ns - l->over_ns < LAST_ANSWERS_NS))
         return;
     if (l->door.far || !run_end_read(m, l->run_dir, &err))
-        model_link(m, LINK_LOST, "the run's processes have ended, and its journal cannot be read from here", now_ns);
+        view_link(m, LINK_LOST, "the run's processes have ended, and its journal cannot be read from here", now_ns);
     end_take(l, m);
 }
 
 /* The run is over and so are its processes: nothing of them may stand there as if they went on. */
-static void gone_judge(struct link *l, struct model *m, int64_t now_ns)
+static void gone_judge(struct link *l, struct run_view *m, int64_t now_ns)
 {
     if (m->ended && (!run_is_live(l->run_dir) || now_ns - l->answered_ns >= LOST_NS))
-        model_fleet_forget(m);
+        view_fleet_forget(m);
 }
 
-static void silence_judge(struct link *l, struct model *m, int64_t now_ns)
+static void silence_judge(struct link *l, struct run_view *m, int64_t now_ns)
 {
     struct error err;
     if (l->over || now_ns - l->answered_ns < LOST_NS)
         return;
     if (run_is_live(l->run_dir)) {
-        model_link(m, m->told_ns ? LINK_LOST : LINK_CONNECTING,
-                   m->told_ns ? "the run's agent does not answer; still trying" : "waiting for the run's agent", now_ns);
+        view_link(m, m->told_ns ? LINK_LOST : LINK_CONNECTING,
+                  m->told_ns ? "the run's agent does not answer; still trying" : "waiting for the run's agent", now_ns);
         return;
     }
-    model_link(m, LINK_LOST, "the run's processes have ended", now_ns);
+    view_link(m, LINK_LOST, "the run's processes have ended", now_ns);
     bool read = !l->door.far && run_end_read(m, l->run_dir, &err);
     if (!run_state_is_over(m->state)) {
         if (!run_failure_read(l->run_dir, m->reason, sizeof(m->reason)))
@@ -429,7 +429,7 @@ static void silence_judge(struct link *l, struct model *m, int64_t now_ns)
     end_take(l, m);
 }
 
-static void link_pump(struct feed *f, struct model *m, int64_t now_ns)
+static void link_pump(struct feed *f, struct run_view *m, int64_t now_ns)
 {
     struct link *l = (struct link *)f;
     struct net_event ev;
@@ -451,7 +451,7 @@ static void link_pump(struct feed *f, struct model *m, int64_t now_ns)
         gone_judge(l, m, now_ns);
         for (int i = 0; i < COMMANDS_OPEN && m->link == LINK_LIVE; i++)
             if (l->command[i].tag && !l->command[i].asked && !command_ask(l, &l->command[i], now_ns, &err)) {
-                model_command_answer(m, l->command[i].tag, COMMAND_LOST, err.text, now_ns);
+                view_command_answer(m, l->command[i].tag, COMMAND_LOST, err.text, now_ns);
                 l->command[i].tag = 0;
             }
     }
@@ -478,7 +478,7 @@ static void link_free(struct feed *f)
     free(l);
 }
 
-struct feed *link_new(const char *run_dir, bool read_only, struct model *m, int64_t now_ns, struct error *err)
+struct feed *link_new(const char *run_dir, bool read_only, struct run_view *m, int64_t now_ns, struct error *err)
 {
     char path[4200];
     struct link *l = calloc(1, sizeof(*l));
@@ -515,7 +515,7 @@ struct feed *link_new(const char *run_dir, bool read_only, struct model *m, int6
     l->feed.read_only = l->door.read_only;
     const char *base = strrchr(run_dir, '/');
     snprintf(m->name, sizeof(m->name), "%s", base ? base + 1 : run_dir);
-    model_link(m, LINK_CONNECTING, "waiting for the run's agent", now_ns);
+    view_link(m, LINK_CONNECTING, "waiting for the run's agent", now_ns);
     status_ask(l, m, now_ns);
     return &l->feed;
 fail:

@@ -8,4 +8,4 @@
 
 /* Connect to the run in run_dir. ERR_CLOSED: it is not live. Returns the feed; its free closes it. read_only: over the sockets
  * that only show the run, the only ones that others than its owner may use. */
-struct feed *link_new(const char *run_dir, bool read_only, struct model *m, int64_t now_ns, struct error *err);
+struct feed *link_new(const char *run_dir, bool read_only, struct run_view *m, int64_t now_ns, struct error *err);

@@ -48,7 +48,7 @@ static int line_order(const void *a, const void *b)
     return by_time ? by_time : x->order - y->order;
 }
 
-void logtail_pump(struct logtail *t, struct model *m)
+void logtail_pump(struct logtail *t, struct run_view *m)
 {
     log_places_look(t->dir, t->file, &t->n_file);
     if (!t->text) {
@@ -75,7 +75,7 @@ void logtail_pump(struct logtail *t, struct model *m)
         if (skipped > 0) {
             char note[96];
             int n = snprintf(note, sizeof(note), "%" PRId64 " bytes of %s are skipped: it grows too fast", skipped, t->file[i].name);
-            model_log(m, "console", note, (size_t)n);
+            view_log(m, "console", note, (size_t)n);
         }
     }
     for (int i = 0; line && i < t->n_file && used > 0; i++)    // only now, since the text no longer moves
@@ -90,7 +90,7 @@ void logtail_pump(struct logtail *t, struct model *m)
     for (size_t i = 0; i < n_line; i++) {
         char proc[64];
         snprintf(proc, sizeof(proc), "%.*s", (int)strlen(t->file[line[i].file].name) - 4, t->file[line[i].file].name);
-        model_log(m, proc, line[i].text, line[i].len);
+        view_log(m, proc, line[i].text, line[i].len);
     }
     free(line);
 }

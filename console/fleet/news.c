@@ -20,10 +20,10 @@ static void gauges_read(struct gauge *g, int *n, int max, const struct mval *map
     }
 }
 
-void news_process(struct model *m, const struct mval *v, bool from_status, int64_t now_ns)
+void news_process(struct run_view *m, const struct mval *v, bool from_status, int64_t now_ns)
 {
     char name[40], word[24];
-    struct proc *p = model_proc(m, mval_text(v, "name", name, sizeof(name)));
+    struct proc *p = view_proc(m, mval_text(v, "name", name, sizeof(name)));
     if (!p) {
         m->sweep.n_left_out += from_status;
         return;
@@ -49,7 +49,7 @@ void news_process(struct model *m, const struct mval *v, bool from_status, int64
             p->gauge[p->n_gauge++] = (struct gauge){ "rss_bytes", rss * (1 << 20) };
         gauges_read(p->gauge, &p->n_gauge, MODEL_GAUGES, mval_get(v, "gauges"));
     }
-    model_lane(m, p, now_ns);
+    view_lane(m, p, now_ns);
 }
 
 /* A knob's value as text, whatever its type on the wire. */
@@ -68,7 +68,7 @@ static void value_text(const struct mval *v, char *out, size_t size)
         snprintf(out, size, "%.10g", mval_f64(v, NAN));
 }
 
-static void knobs_read(struct model *m, const struct mval *map, int64_t now_ns)
+static void knobs_read(struct run_view *m, const struct mval *map, int64_t now_ns)
 {
     for (int64_t i = 0; i < mval_n(map); i++) {
         char name[64], text[128];
@@ -79,7 +79,7 @@ static void knobs_read(struct model *m, const struct mval *map, int64_t now_ns)
         snprintf(name, sizeof(name), "%.*s", (int)len, key);
         value_text(mval_at(map, i), text, sizeof(text));
         if (text[0])
-            model_knob(m, name, text, now_ns);
+            view_knob(m, name, text, now_ns);
     }
 }
 
@@ -90,7 +90,7 @@ static double time_read(const struct mval *row)
     return t >= 0 && t < 1e11 ? t : 0;
 }
 
-static void evals_read(struct model *m, const struct mval *map)
+static void evals_read(struct run_view *m, const struct mval *map)
 {
     for (int64_t i = 0; i < mval_n(map); i++) {
         char set[48];
@@ -100,7 +100,7 @@ static void evals_read(struct model *m, const struct mval *map)
         if (!key || len >= sizeof(set))
             continue;
         snprintf(set, sizeof(set), "%.*s", (int)len, key);
-        model_eval(m, set, mval_i64(mval_get(v, "step"), 0), mval_i64(mval_get(v, "n"), 0), mval_f64(mval_get(v, "mean"), NAN));
+        view_eval(m, set, mval_i64(mval_get(v, "step"), 0), mval_i64(mval_get(v, "n"), 0), mval_f64(mval_get(v, "mean"), NAN));
     }
 }
 
@@ -122,7 +122,7 @@ static void device_read(struct device_view *d, const struct mval *v)
 }
 
 /* Make room for n devices where those of the next host stand, which had `had`; returns how many there is room for. */
-static int devices_fit(struct model *m, int had, int64_t n)
+static int devices_fit(struct run_view *m, int had, int64_t n)
 {
     int fit = (int)MIN(n, (int64_t)(MODEL_DEVICES - (m->n_device - had))), at = m->sweep.device;
     m->sweep.n_left_out += n - fit;
@@ -133,7 +133,7 @@ static int devices_fit(struct model *m, int had, int64_t n)
 }
 
 /* A node's host and devices; nothing changes for one whose agent has not sampled yet. */
-static void host_read(struct model *m, const struct mval *v, bool own)
+static void host_read(struct run_view *m, const struct mval *v, bool own)
 {
     const struct mval *figures = mval_get(v, "host"), *list = mval_get(v, "devices");
     if (!figures)
@@ -159,7 +159,7 @@ static void host_read(struct model *m, const struct mval *v, bool own)
 }
 
 /* The processes, hosts and devices of a status: of all nodes, or of those from `from` on. What a whole sweep has not named is gone. */
-static void fleet_read(struct model *m, const struct mval *v, int64_t now_ns)
+static void fleet_read(struct run_view *m, const struct mval *v, int64_t now_ns)
 {
     const struct mval *others = mval_get(v, "nodes"), *procs = mval_get(v, "processes");
     int64_t n = mval_n(others), from = mval_i64(mval_get(v, "from"), 0);
@@ -181,7 +181,7 @@ static void fleet_read(struct model *m, const struct mval *v, int64_t now_ns)
     m->n_host = m->sweep.host;
     m->n_device = m->sweep.device;
     m->n_left_out = m->sweep.n_left_out;
-    model_procs_sweep(m);
+    view_procs_sweep(m);
 }
 
 static void alarm_read(struct alarm_view *a, const struct mval *v)
@@ -207,7 +207,7 @@ static int alarm_rank(const struct alarm_view *a)
     return rank[a->state] + !a->critical;
 }
 
-static void alarms_read(struct model *m, const struct mval *list)
+static void alarms_read(struct run_view *m, const struct mval *list)
 {
     m->n_alarm = 0;
     for (int64_t i = 0; i < mval_n(list) && m->n_alarm < ALARM_RULES; i++) {
@@ -231,7 +231,7 @@ static void doctor_read(struct diagnosis *d, const struct mval *v)
         d->kind = DIAGNOSIS_NONE;
 }
 
-void news_status(struct model *m, const struct mval *v, int64_t now_ns)
+void news_status(struct run_view *m, const struct mval *v, int64_t now_ns)
 {
     char word[24], failure[256];
     int64_t incarnation = mval_i64(mval_get(v, "incarnation"), m->incarnation);
@@ -265,12 +265,12 @@ void news_status(struct model *m, const struct mval *v, int64_t now_ns)
     evals_read(m, mval_get(v, "eval"));
     fleet_read(m, v, now_ns);
     if (incarnation != m->incarnation && m->told_ns != 0 && m->step + 1 < m->n_step)
-        model_steps_cut(m, m->step + 1);    // back at a checkpoint: later steps are repeated
+        view_steps_cut(m, m->step + 1);    // back at a checkpoint: later steps are repeated
     m->incarnation = incarnation;
     m->told_ns = now_ns;
 }
 
-bool news_steps(struct model *m, const struct mval *v)
+bool news_steps(struct run_view *m, const struct mval *v)
 {
     size_t n_bytes, time_bytes, value_bytes;
     const struct mval *names = mval_get(v, "names");
@@ -286,7 +286,7 @@ bool news_steps(struct model *m, const struct mval *v)
         size_t len;
         const char *word = mval_str(mval_at(names, (int64_t)k), &len);
         snprintf(name, sizeof(name), "%.*s", word ? (int)MIN(len, sizeof(name) - 1) : 0, word ? word : "");
-        series[k] = name[0] ? model_series(m, name) : NULL;
+        series[k] = name[0] ? view_series(m, name) : NULL;
     }
     for (size_t i = 0; series && i < n; i++) {
         int64_t at;
@@ -294,7 +294,7 @@ bool news_steps(struct model *m, const struct mval *v)
         memcpy(&at, step + i * 8, 8);
         if (at < m->n_step)
             continue;
-        model_step_begin(m, at);
+        view_step_begin(m, at);
         for (size_t k = 0; k < w; k++) {
             memcpy(&x, value + (i * w + k) * 8, 8);
             if (series[k] && !isnan(x))
@@ -305,7 +305,7 @@ bool news_steps(struct model *m, const struct mval *v)
     return mval_bool(mval_get(v, "more"), false);
 }
 
-bool news_step(struct model *m, const struct mval *v)
+bool news_step(struct run_view *m, const struct mval *v)
 {
     int64_t step = mval_i64(mval_get(v, "step"), -1), incarnation = mval_i64(mval_get(v, "incarnation"), m->incarnation);
     if (step < 0 || m->told_ns == 0)
@@ -315,7 +315,7 @@ bool news_step(struct model *m, const struct mval *v)
     if (step < m->n_step && incarnation <= m->incarnation)
         return true;    // known already
     m->incarnation = MAX(incarnation, m->incarnation);
-    model_step_begin(m, step);
+    view_step_begin(m, step);
     const struct mval *metric = mval_get(v, "metrics");
     for (int64_t i = 0; i < mval_n(metric); i++) {
         char name[64];
@@ -324,25 +324,25 @@ bool news_step(struct model *m, const struct mval *v)
         if (!key || len >= sizeof(name))
             continue;
         snprintf(name, sizeof(name), "%.*s", (int)len, key);
-        model_metric(m, step, name, mval_f64(mval_at(metric, i), NAN));
+        view_metric(m, step, name, mval_f64(mval_at(metric, i), NAN));
     }
     m->step = MAX(m->step, step);
     return true;
 }
 
-void news_rollout(struct model *m, const struct mval *v)
+void news_rollout(struct run_view *m, const struct mval *v)
 {
     int64_t item = mval_i64(mval_get(v, "item"), -1);
     for (int64_t i = 0; i < 16; i++) {    // it may come both from telemetry and as an answer: keep it once
-        const struct rollout_view *old = model_rollout_at(m, i);
+        const struct rollout_view *old = view_rollout_at(m, i);
         if (old && old->item == item && old->step == mval_i64(mval_get(v, "step"), -1))
             return;
     }
-    if (!rollout_view_read(model_rollout(m), v, model_advantages(m)))
+    if (!rollout_view_read(view_rollout(m), v, view_advantages(m)))
         m->n_rollout--;    // no memory: its place is empty
 }
 
-void news_events(struct model *m, const struct mval *v)
+void news_events(struct run_view *m, const struct mval *v)
 {
     const struct mval *list = mval_get(v, "events");
     for (int64_t i = 0; i < mval_n(list); i++) {
@@ -355,18 +355,18 @@ void news_events(struct model *m, const struct mval *v)
         mval_text(row, "text", e.text, sizeof(e.text));
         size_t len = 0;
         const char *detail = mval_str(mval_get(row, "detail"), &len);
-        model_event_facts(m, &e, detail ? detail : "", len);
+        view_event_facts(m, &e, detail ? detail : "", len);
     }
 }
 
-void news_rollouts(struct model *m, const struct mval *v)
+void news_rollouts(struct run_view *m, const struct mval *v)
 {
     const struct mval *list = mval_get(v, "groups");
     for (int64_t i = mval_n(list) - 1; i >= 0; i--)    // newest first on the wire
         news_rollout(m, mval_at(list, i));
 }
 
-void news_checkpoints(struct model *m, const struct mval *v)
+void news_checkpoints(struct run_view *m, const struct mval *v)
 {
     const struct mval *list = mval_get(v, "checkpoints");
     m->n_saved = 0;
@@ -383,5 +383,5 @@ void news_checkpoints(struct model *m, const struct mval *v)
         mval_text(row, "path", s->path, sizeof(s->path));
         mval_text(row, "changes", s->changes, sizeof(s->changes));
     }
-    model_changed(m);
+    view_changed(m);
 }

@@ -35,7 +35,7 @@ static double percent(double part, double whole)
     return whole > 0 ? 100 * part / whole : NAN;
 }
 
-static void devices_count(const struct model *m, struct node_state *s)
+static void devices_count(const struct run_view *m, struct node_state *s)
 {
     double use = 0, full = 0;
     int n_use = 0, n_full = 0;
@@ -63,7 +63,7 @@ static void devices_count(const struct model *m, struct node_state *s)
     s->full = n_full ? full / n_full : NAN;
 }
 
-size_t proc_node(const struct model *m, const struct proc *p, const char **node)
+size_t proc_node(const struct run_view *m, const struct proc *p, const char **node)
 {
     const char *end = strchr(p->name, '/');
     *node = p->name;
@@ -74,7 +74,7 @@ size_t proc_node(const struct model *m, const struct proc *p, const char **node)
 }
 
 /* What is wrong with the processes of each node, and whether one of them passes. */
-static void processes_count(const struct model *m, struct nodes *n, process_passes *passes, const void *ctx)
+static void processes_count(const struct run_view *m, struct nodes *n, process_passes *passes, const void *ctx)
 {
     int16_t slot[SLOTS];
     memset(slot, -1, sizeof(slot));
@@ -104,7 +104,7 @@ static void processes_count(const struct model *m, struct nodes *n, process_pass
     }
 }
 
-void nodes_make(struct nodes *n, const struct model *m, process_passes *passes, const void *ctx)
+void nodes_make(struct nodes *n, const struct run_view *m, process_passes *passes, const void *ctx)
 {
     n->n = 0;
     for (int h = 0, device = 0; h < m->n_host; device += m->host[h++].n_device) {

@@ -1,6 +1,6 @@
 /* nodes.h - a run's nodes as an operator judges them: which GPUs are lost, failing or slowed, which processes are late; pure */
 #pragma once
-#include "console/fleet/model.h"
+#include "console/fleet/run_view.h"
 
 /* What is wrong with a GPU, the worst last. Clocks that its power limit lowers are no fault: every busy GPU meets that. */
 enum device_fault {
@@ -29,9 +29,9 @@ struct nodes {
 typedef bool process_passes(const void *ctx, const struct proc *p);
 
 /* All hosts of the model. passes: which processes make a node shown; NULL: every node is. */
-void nodes_make(struct nodes *n, const struct model *m, process_passes *passes, const void *ctx);
+void nodes_make(struct nodes *n, const struct run_view *m, process_passes *passes, const void *ctx);
 /* Sort by key; those with equal keys stay in the model's order. */
 void nodes_sort(struct nodes *n);
 double node_severity(const struct node_state *s);
 /* The node that a process is on; "": not known. A process of another node is called NODE/NAME. Returns the name's length. */
-size_t proc_node(const struct model *m, const struct proc *p, const char **node);
+size_t proc_node(const struct run_view *m, const struct proc *p, const char **node);

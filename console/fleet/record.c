@@ -24,7 +24,7 @@ struct record {
 
 /* What is read from the journal in addition to run_end_read. */
 struct extract {
-    struct model *m;
+    struct run_view *m;
     int64_t now_ns;
     double first_s, last_s;    // time of its events, since 1970; 0: none
     /* the newest groups in the rollout file: a ring of offsets and sizes; n: total */
@@ -37,7 +37,7 @@ struct extract {
 static bool checkpoint_take(void *arg, const struct journal_checkpoint *c)
 {
     struct extract *x = arg;
-    struct model *m = x->m;
+    struct run_view *m = x->m;
     if (strcmp(c->state, "complete") != 0)
         return true;
     m->checkpoint = MAX(m->checkpoint, c->step);
@@ -61,7 +61,7 @@ static bool item_take(void *arg, const struct journal_item *i)
     return true;
 }
 
-void record_changes(struct model *m, const char *facts, int64_t now_ns)
+void record_changes(struct run_view *m, const char *facts, int64_t now_ns)
 {
     size_t i;
     json_t *change, *all = facts[0] ? json_str_read(facts, 0, NULL) : NULL;
@@ -70,7 +70,7 @@ void record_changes(struct model *m, const char *facts, int64_t now_ns)
         const char *name = json_string_value(json_object_get(change, "name"));
         const char *value = json_string_value(json_object_get(change, "value"));
         if (name && value)
-            model_knob(m, name, value, now_ns);
+            view_knob(m, name, value, now_ns);
     }
     json_decref(all);
 }
@@ -85,7 +85,7 @@ static bool event_take(void *arg, const struct journal_event *e)
     return true;
 }
 
-bool record_settings(struct model *m, const char *run_dir, int64_t now_ns, struct error *err)
+bool record_settings(struct run_view *m, const char *run_dir, int64_t now_ns, struct error *err)
 {
     char path[4200];
     struct buf text = BUF_INIT;
@@ -99,7 +99,7 @@ bool record_settings(struct model *m, const char *run_dir, int64_t now_ns, struc
     TRY(path_join(path, sizeof path, run_dir, "run.yaml") && run_config_read(c, path, err));
     for (int i = 0; i < n_knobs; i++) {
         buf_clear(&text);
-        model_knob(m, knobs[i].name, knob_text(&knobs[i], c, &text), now_ns);
+        view_knob(m, knobs[i].name, knob_text(&knobs[i], c, &text), now_ns);
         m->knob[i].changed_ns = 0;    // these are its initial values
         m->knob[i].before[0] = 0;
     }
@@ -111,7 +111,7 @@ out:
     return ok;
 }
 
-void record_group(struct model *m, const char *path, int64_t offset, int64_t bytes, int64_t step)
+void record_group(struct run_view *m, const char *path, int64_t offset, int64_t bytes, int64_t step)
 {
     struct error ignored;
     struct msg_in group;
@@ -130,14 +130,14 @@ void record_group(struct model *m, const char *path, int64_t offset, int64_t byt
 static void rollouts_take(struct extract *x, const char *run_dir)
 {
     char path[4200];
-    if (!model_groups_path(x->m, run_dir, path, sizeof path))
+    if (!view_groups_path(x->m, run_dir, path, sizeof path))
         return;
     for (int64_t i = MAX(x->n_group - MODEL_ROLLOUTS, 0); i < x->n_group; i++)
         record_group(x->m, path, x->group[i % MODEL_ROLLOUTS].offset, x->group[i % MODEL_ROLLOUTS].bytes,
                      x->group[i % MODEL_ROLLOUTS].step);
 }
 
-static void logs_take(struct model *m, const char *run_dir)
+static void logs_take(struct run_view *m, const char *run_dir)
 {
     struct error none;
     char logs[4200];
@@ -147,7 +147,7 @@ static void logs_take(struct model *m, const char *run_dir)
     logtail_free(t);
 }
 
-bool record_read(struct model *m, const char *run_dir, int64_t now_ns, struct error *err)
+bool record_read(struct run_view *m, const char *run_dir, int64_t now_ns, struct error *err)
 {
     const char *base = strrchr(run_dir, '/');
     struct extract x = { .m = m, .now_ns = now_ns };
@@ -171,15 +171,15 @@ bool record_read(struct model *m, const char *run_dir, int64_t now_ns, struct er
     m->left_s = NAN;
     m->ended = true;
     m->told_ns = now_ns;
-    model_link(m, LINK_LIVE, "", now_ns);
-    model_changed(m);
+    view_link(m, LINK_LIVE, "", now_ns);
+    view_changed(m);
     ok = true;
 out:
     journal_close(j);
     return ok;
 }
 
-static void record_pump(UNUSED struct feed *f, UNUSED struct model *m, UNUSED int64_t now_ns)
+static void record_pump(UNUSED struct feed *f, UNUSED struct run_view *m, UNUSED int64_t now_ns)
 {
 }
 
@@ -188,13 +188,13 @@ static int64_t record_due(UNUSED const struct feed *f)
     return INT64_MAX;
 }
 
-static bool record_command(UNUSED struct feed *f, struct model *m, UNUSED const struct command *c, UNUSED const char *text,
+static bool record_command(UNUSED struct feed *f, struct run_view *m, UNUSED const struct command *c, UNUSED const char *text,
                            UNUSED int64_t now_ns, struct error *err)
 {
     return error_set(err, ERR_REFUSED, "refused: the run is over; 'rollcall train --resume %s' continues it", m->dir);
 }
 
-static bool record_seek(struct feed *f, struct model *m, int64_t step, int64_t now_ns)
+static bool record_seek(struct feed *f, struct run_view *m, int64_t step, int64_t now_ns)
 {
     struct record *r = (struct record *)f;
     struct error err;
@@ -211,7 +211,7 @@ static void record_free(struct feed *f)
     free(r);
 }
 
-struct feed *record_new(const char *run_dir, struct model *m, int64_t now_ns, struct error *err)
+struct feed *record_new(const char *run_dir, struct run_view *m, int64_t now_ns, struct error *err)
 {
     struct record *r = calloc(1, sizeof *r);
     if (!r) {

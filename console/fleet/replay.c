@@ -14,8 +14,8 @@ struct stored_group {
 };
 struct replay {
     char run_dir[4096];
-    struct model *full;    // the run at its end
-    double *wall_s;        // (full->n_step) when each step was done, since 1970; NAN: unknown
+    struct run_view *full;    // the run at its end
+    double *wall_s;           // (full->n_step) when each step was done, since 1970; NAN: unknown
     int64_t n_wall;
     struct stored_group *group;    // (n_group) in the order of their items
     int64_t n_group, cap_group;
@@ -60,7 +60,7 @@ struct replay *replay_new(const char *run_dir, int64_t now_ns, struct error *err
         return NULL;
     }
     snprintf(r->run_dir, sizeof(r->run_dir), "%s", run_dir);
-    TRY((r->full = model_new(err)) != NULL && record_read(r->full, run_dir, now_ns, err));
+    TRY((r->full = view_new(err)) != NULL && record_read(r->full, run_dir, now_ns, err));
     r->n_wall = r->full->n_step;
     r->wall_s = calloc((size_t)r->n_wall + 1, sizeof(*r->wall_s));
     if (!r->wall_s) {
@@ -75,7 +75,7 @@ struct replay *replay_new(const char *run_dir, int64_t now_ns, struct error *err
         error_set(err, ERR_NO_MEMORY, "no memory for the run's groups");
         goto out;
     }
-    for (int64_t i = 0; (first = model_event_at(r->full, i)) != NULL; i++)
+    for (int64_t i = 0; (first = view_event_at(r->full, i)) != NULL; i++)
         r->first_s = first->time_s;
     ok = true;
 out:
@@ -111,23 +111,23 @@ static double time_after(const struct replay *r, int64_t step)
     return INFINITY;
 }
 
-static void series_show(const struct replay *r, struct model *m, int64_t step)
+static void series_show(const struct replay *r, struct run_view *m, int64_t step)
 {
-    const struct model *full = r->full;
+    const struct run_view *full = r->full;
     if (step + 1 < m->n_step)
-        model_steps_cut(m, step + 1);
+        view_steps_cut(m, step + 1);
     for (int64_t s = m->n_step; s <= step && s < full->n_step; s++) {
-        model_step_begin(m, s);
+        view_step_begin(m, s);
         for (int i = 0; i < METRIC_N; i++)
             if (!isnan(series_at(&full->metric[i], s)))
                 (void)series_set(&m->metric[i], s, series_at(&full->metric[i], s));
         for (int i = 0; i < full->n_extra; i++)
-            model_metric(m, s, full->extra[i].name, series_at(&full->extra[i].series, s));
+            view_metric(m, s, full->extra[i].name, series_at(&full->extra[i].series, s));
     }
 }
 
 /* Events, and what follows from them: evaluations and settings. */
-static void events_show(const struct replay *r, struct model *m, int64_t step, double until_s, int64_t now_ns)
+static void events_show(const struct replay *r, struct run_view *m, int64_t step, double until_s, int64_t now_ns)
 {
     const struct event_view *e;
     struct error ignored;
@@ -135,41 +135,41 @@ static void events_show(const struct replay *r, struct model *m, int64_t step, d
     m->n_event = 0;
     m->n_eval = 0;
     bool settled = record_settings(m, r->run_dir, now_ns, &ignored);    // as at its start; else they stay as they are
-    while (model_event_at(r->full, n))
+    while (view_event_at(r->full, n))
         n++;
     while (n-- > 0) {
-        e = model_event_at(r->full, n);
+        e = view_event_at(r->full, n);
         if (e->step > step || e->time_s >= until_s)
             continue;
-        model_event(m, e);
+        view_event(m, e);
         if (settled && e->changed)
             record_changes(m, e->detail, now_ns);
         if (e->eval.set[0])
-            model_eval(m, e->eval.set, e->eval.step, e->eval.n, e->eval.mean);
+            view_eval(m, e->eval.set, e->eval.step, e->eval.n, e->eval.mean);
     }
 }
 
-static void log_show(const struct replay *r, struct model *m, double until_s)
+static void log_show(const struct replay *r, struct run_view *m, double until_s)
 {
     const struct log_view *l;
     int64_t n = 0;
-    model_log_clear(m);
-    while (model_log_at(r->full, n))
+    view_log_clear(m);
+    while (view_log_at(r->full, n))
         n++;
     while (n-- > 0) {
-        l = model_log_at(r->full, n);
+        l = view_log_at(r->full, n);
         if (!(l->time_s >= until_s))
-            model_log_copy(m, l);
+            view_log_copy(m, l);
     }
 }
 
 /* The newest groups that were trained on by then, oldest first. */
-static void groups_show(const struct replay *r, struct model *m, int64_t step)
+static void groups_show(const struct replay *r, struct run_view *m, int64_t step)
 {
     char path[4200];
     int64_t at[GROUPS_SHOWN], n = 0;
-    model_rollouts_clear(m);
-    if (!model_groups_path(r->full, r->run_dir, path, sizeof(path)))
+    view_rollouts_clear(m);
+    if (!view_groups_path(r->full, r->run_dir, path, sizeof(path)))
         return;
     for (int64_t i = r->n_group - 1; i >= 0 && n < GROUPS_SHOWN; i--)
         if (r->group[i].step <= step)
@@ -178,7 +178,7 @@ static void groups_show(const struct replay *r, struct model *m, int64_t step)
         record_group(m, path, r->group[at[n]].offset, r->group[at[n]].bytes, r->group[at[n]].step);
 }
 
-static void saved_show(const struct replay *r, struct model *m, int64_t step)
+static void saved_show(const struct replay *r, struct run_view *m, int64_t step)
 {
     m->n_saved = 0;
     m->checkpoint = -1;
@@ -189,7 +189,7 @@ static void saved_show(const struct replay *r, struct model *m, int64_t step)
         }
 }
 
-void replay_show(struct replay *r, struct model *m, int64_t step, int64_t now_ns)
+void replay_show(struct replay *r, struct run_view *m, int64_t step, int64_t now_ns)
 {
     bool end = step >= r->full->step;
     step = MAX(MIN(step, r->full->step), (int64_t)0);
@@ -205,5 +205,5 @@ void replay_show(struct replay *r, struct model *m, int64_t step, int64_t now_ns
     double at_s = step < r->n_wall ? r->wall_s[step] : NAN;
     m->elapsed_s = end ? r->full->elapsed_s : isnan(at_s) || r->first_s <= 0 ? NAN : at_s - r->first_s;
     m->told_ns = now_ns;
-    model_changed(m);
+    view_changed(m);
 }

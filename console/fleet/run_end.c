@@ -6,15 +6,15 @@
 
 static bool step_take(void *arg, const struct journal_step *s)
 {
-    struct model *m = arg;
+    struct run_view *m = arg;
     if (s->incarnation > m->incarnation && s->step < m->n_step)    // the run went back, and these steps are repeated
-        model_steps_cut(m, s->step);
+        view_steps_cut(m, s->step);
     m->incarnation = MAX(m->incarnation, s->incarnation);
     if (s->step < m->n_step)
         return true;
-    model_step_begin(m, s->step);
+    view_step_begin(m, s->step);
     for (int i = 0; i < s->n; i++)
-        model_metric(m, s->step, s->metric[i].name, s->metric[i].value);
+        view_metric(m, s->step, s->metric[i].name, s->metric[i].value);
     return true;
 }
 
@@ -24,13 +24,13 @@ static bool event_take(void *arg, const struct journal_event *j)
     snprintf(e.kind, sizeof e.kind, "%s", j->kind);
     snprintf(e.who, sizeof e.who, "%s", j->who);
     snprintf(e.text, sizeof e.text, "%s", j->text);
-    model_event_facts(arg, &e, j->detail, strlen(j->detail));
+    view_event_facts(arg, &e, j->detail, strlen(j->detail));
     return true;
 }
 
-bool run_end_read(struct model *m, const char *run_dir, struct error *err)
+bool run_end_read(struct run_view *m, const char *run_dir, struct error *err)
 {
-    const struct event_view *newest = model_event_at(m, 0);
+    const struct event_view *newest = view_event_at(m, 0);
     struct run_last last;
     struct journal *j = journal_open_reader(run_dir, err);
     bool ok = j && journal_steps_read(j, 0, step_take, m, err) && journal_events_read(j, newest ? newest->id : 0, NULL, event_take, m, err)
@@ -39,12 +39,12 @@ bool run_end_read(struct model *m, const char *run_dir, struct error *err)
     if (!ok)
         return false;
     if (last.step + 1 < m->n_step)
-        model_steps_cut(m, last.step + 1);
+        view_steps_cut(m, last.step + 1);
     m->step = last.step;
     if (run_state_is_over(last.state)) {
         m->state = last.state;
         snprintf(m->reason, sizeof m->reason, "%.255s", last.reason);
     }
-    model_changed(m);
+    view_changed(m);
     return true;
 }

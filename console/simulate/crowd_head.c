@@ -32,7 +32,7 @@ struct crowd_head {
     const char *run_dir;
     struct server *agent, *gate, *view;
     struct publisher *telemetry, *view_telemetry;
-    struct model *model;
+    struct run_view *model;
     struct feed *feed;
     struct open_change change;
     struct reporter *reporter;           // (options.agents); owned
@@ -41,7 +41,7 @@ struct crowd_head {
 };
 
 /* The series that have values, by their number among those of the model. */
-static int series_list(struct model *m, const struct series *out[], const char *name[], int max)
+static int series_list(struct run_view *m, const struct series *out[], const char *name[], int max)
 {
     int n = 0;
     for (int i = 0; i < METRIC_N && n < max; i++)
@@ -107,7 +107,7 @@ static void rollouts_write(struct crowd_head *h, struct msg_out *m, int64_t limi
 {
     const struct rollout_view *g;
     msg_list(m, "groups");
-    for (int64_t i = 0; i < limit && (g = model_rollout_at(h->model, i)) != NULL; i++) {
+    for (int64_t i = 0; i < limit && (g = view_rollout_at(h->model, i)) != NULL; i++) {
         msg_map(m, NULL);
         group_write(m, g);
         msg_end(m);
@@ -130,12 +130,12 @@ static void events_write(struct crowd_head *h, struct msg_out *m, int64_t after)
 {
     int64_t i = 0;
     const struct event_view *e;
-    while ((e = model_event_at(h->model, i)) != NULL && e->id > after)
+    while ((e = view_event_at(h->model, i)) != NULL && e->id > after)
         i++;
     msg_list(m, "events");
     while (i-- > 0) {
         msg_map(m, NULL);
-        event_write(m, model_event_at(h->model, i));
+        event_write(m, view_event_at(h->model, i));
         msg_end(m);
     }
     msg_end(m);
@@ -143,7 +143,7 @@ static void events_write(struct crowd_head *h, struct msg_out *m, int64_t after)
 
 static void checkpoints_write(struct crowd_head *h, struct msg_out *m)
 {
-    const struct model *of = h->model;
+    const struct run_view *of = h->model;
     msg_list(m, "checkpoints");
     for (int i = 0; i < of->n_saved; i++) {
         const struct saved_view *s = &of->saved[i];
@@ -163,7 +163,7 @@ static void checkpoints_write(struct crowd_head *h, struct msg_out *m)
     msg_i64(m, "before_change", of->before_change);
 }
 
-static void alarms_write(const struct model *of, struct msg_out *m)
+static void alarms_write(const struct run_view *of, struct msg_out *m)
 {
     msg_list(m, "alarms");
     for (int i = 0; i < of->n_alarm; i++) {
@@ -223,7 +223,7 @@ static void fleet_write(struct crowd_head *h, struct msg_out *m, int64_t from, i
 
 static void status_write(struct crowd_head *h, struct msg_out *m, int64_t from, int64_t limit)
 {
-    const struct model *of = h->model;
+    const struct run_view *of = h->model;
     const char *base = strrchr(h->run_dir, '/');
     msg_str(m, "name", base && base[1] ? base + 1 : h->run_dir);
     msg_str(m, "dir", h->run_dir);
@@ -496,7 +496,7 @@ void crowd_head_asked(struct crowd_head *h, struct net_event *ev, int64_t now_ns
 
 static void news_publish(struct crowd_head *h)
 {
-    struct model *of = h->model;
+    struct run_view *of = h->model;
     const struct series *series[METRIC_N];
     const char *name[METRIC_N];
     for (; h->step < of->step; h->step++) {
@@ -515,12 +515,12 @@ static void news_publish(struct crowd_head *h)
     for (; h->n_event < of->n_event; h->n_event++) {
         struct msg_out m = MSG_OUT_INIT;
         begin(&m, "event");
-        event_write(&m, model_event_at(of, of->n_event - 1 - h->n_event));
+        event_write(&m, view_event_at(of, of->n_event - 1 - h->n_event));
         publish(h, "event", &m);
     }
     for (; h->n_rollout < of->n_rollout; h->n_rollout++) {
         struct msg_out m = MSG_OUT_INIT;
-        const struct rollout_view *g = model_rollout_at(of, of->n_rollout - 1 - h->n_rollout);
+        const struct rollout_view *g = view_rollout_at(of, of->n_rollout - 1 - h->n_rollout);
         if (!g)
             continue;
         begin(&m, "rollout");
@@ -554,7 +554,7 @@ struct crowd_head *crowd_head_new(const struct crowd_options *o, const char *run
     h->options = *o;
     h->run_dir = run_dir;
     run.workers = 0;    // they are the nodes'
-    if (!(h->model = model_new(err)) || !(h->feed = simulate_new(&run, h->model, clock_ns(), err))
+    if (!(h->model = view_new(err)) || !(h->feed = simulate_new(&run, h->model, clock_ns(), err))
         || !(h->agent = server_new(t, "agent", AGENT_WAITS, err))
         || !(h->gate = server_new(t, CROWD_GATE, 2 * (int)o->agents + AGENT_WAITS, err))
         || !(h->telemetry = publisher_new(t, "telemetry", err)) || !run_view_make(t, run_dir, "", err)

@@ -50,7 +50,8 @@ static double noise(struct simulate *s)    // roughly normal: mean 0, standard d
 }
 
 /* changed: the command changed settings. */
-static void event_tell(struct simulate *s, struct model *m, const char *kind, const char *who, const char *text, bool changed, int64_t back)
+static void event_tell(struct simulate *s, struct run_view *m, const char *kind, const char *who, const char *text, bool changed,
+                       int64_t back)
 {
     struct event_view e = {
         .id = ++s->event_id, .time_s = clock_wall_s() - (double)back * s->options.step_s, .step = s->step, .changed = changed
@@ -58,10 +59,10 @@ static void event_tell(struct simulate *s, struct model *m, const char *kind, co
     snprintf(e.kind, sizeof(e.kind), "%s", kind);
     snprintf(e.who, sizeof(e.who), "%s", who);
     snprintf(e.text, sizeof(e.text), "%s", text);
-    model_event(m, &e);
+    view_event(m, &e);
 }
 
-static void log_tell(struct model *m, const char *proc, const char *level, const char *text)
+static void log_tell(struct run_view *m, const char *proc, const char *level, const char *text)
 {
     char line[400], clock[16];
     time_t t = (time_t)clock_wall_s();
@@ -69,7 +70,7 @@ static void log_tell(struct model *m, const char *proc, const char *level, const
     localtime_r(&t, &tm);
     strftime(clock, sizeof(clock), "%H:%M:%S", &tm);
     int n = snprintf(line, sizeof(line), "2026-01-01T%s.000 %-5s %s: %s", clock, level, proc, text);
-    model_log(m, proc, line, (size_t)MIN(n, (int)sizeof(line) - 1));
+    view_log(m, proc, line, (size_t)MIN(n, (int)sizeof(line) - 1));
 }
 
 static double skill(const struct simulate *s)
@@ -77,7 +78,7 @@ static double skill(const struct simulate *s)
     return 1 / (1 + exp(-6.0 * ((double)s->step / (double)MAX(s->options.steps, 1) - 0.35)));
 }
 
-static void step_tell(struct simulate *s, struct model *m)
+static void step_tell(struct simulate *s, struct run_view *m)
 {
     double k = skill(s), reward = fmin(fmax(0.24 + 0.7 * k + 0.035 * noise(s), 0), 1), length = 21 + 34 * k + 1.2 * noise(s);
     // clang-format off
@@ -93,17 +94,17 @@ static void step_tell(struct simulate *s, struct model *m)
     };
     // clang-format on
     s->step++;
-    model_step_begin(m, s->step);
+    view_step_begin(m, s->step);
     for (size_t i = 0; i < ARRAY_SIZE(values); i++)
         (void)series_set(&m->metric[values[i].id], s->step, values[i].value);
 }
 
-static void rollout_tell(struct simulate *s, struct model *m)
+static void rollout_tell(struct simulate *s, struct run_view *m)
 {
     int a = 12 + (int)(uniform(s) * 80), b = 3 + (int)(uniform(s) * 90), right = a + b;
     char text[400];
     int n = snprintf(text, sizeof(text), "user: What is %d + %d?", a, b);
-    struct rollout_view *g = model_rollout(m);
+    struct rollout_view *g = view_rollout(m);
     bool begun = rollout_view_begin(g, s->step * 16 + (int64_t)(uniform(s) * 16), s->step, text, (size_t)n);
     for (int i = 0; begun && i < SAMPLES; i++) {
         bool good = uniform(s) < 0.2 + 0.75 * skill(s), boxed = uniform(s) < 0.4 + 0.6 * skill(s);
@@ -117,10 +118,10 @@ static void rollout_tell(struct simulate *s, struct model *m)
     }
 }
 
-static void proc_tell(struct simulate *s, struct model *m, const char *name, const char *kind, int64_t pid, const char *phase,
+static void proc_tell(struct simulate *s, struct run_view *m, const char *name, const char *kind, int64_t pid, const char *phase,
                       double phase_s, const char *waits_for, enum proc_verdict verdict, int64_t now_ns)
 {
-    struct proc *p = model_proc(m, name);
+    struct proc *p = view_proc(m, name);
     if (!p)
         return;
     snprintf(p->kind, sizeof(p->kind), "%s", kind);
@@ -136,7 +137,7 @@ static void proc_tell(struct simulate *s, struct model *m, const char *name, con
     p->gauge[0] = (struct gauge){ "rss_bytes", 3e7 + 1e6 * (double)(pid % 91) };
     p->gauge[1] = (struct gauge){ "cpu_share", strcmp(kind, "worker") == 0 && phase[0] != 'w' ? 0.97 : 0.02 };
     p->n_gauge = 2;
-    model_lane(m, p, now_ns);
+    view_lane(m, p, now_ns);
 }
 
 const char *simulate_phase(double share, double *began)
@@ -157,7 +158,7 @@ const char *simulate_phase(double share, double *began)
     return plan[at].phase;
 }
 
-static void procs_tell(struct simulate *s, struct model *m, double in_step, int64_t now_ns)
+static void procs_tell(struct simulate *s, struct run_view *m, double in_step, int64_t now_ns)
 {
     double t = in_step / s->options.step_s, began, run_s = (double)(now_ns - s->start_ns) * 1e-9;
     const char *phase = simulate_phase(t, &began);
@@ -188,7 +189,7 @@ static void procs_tell(struct simulate *s, struct model *m, double in_step, int6
     proc_tell(s, m, "agent", "agent", 4100, "running", run_s, "", PROC_OK, now_ns);
 }
 
-static void answers_due(struct simulate *s, struct model *m, int64_t now_ns)
+static void answers_due(struct simulate *s, struct run_view *m, int64_t now_ns)
 {
     for (int i = 0; i < s->n_pending;) {
         struct pending *p = &s->pending[i];
@@ -198,14 +199,14 @@ static void answers_due(struct simulate *s, struct model *m, int64_t now_ns)
         }
         char answer[200];
         snprintf(answer, sizeof(answer), "takes effect at step %" PRId64, s->step + 1);
-        model_command_answer(m, p->tag, COMMAND_DONE, answer, now_ns);
+        view_command_answer(m, p->tag, COMMAND_DONE, answer, now_ns);
         event_tell(s, m, "command", "you@here, console", p->text, false, 0);
         s->pending[i] = s->pending[--s->n_pending];
     }
 }
 
 /* The default book, all quiet. */
-static void book_tell(struct model *m)
+static void book_tell(struct run_view *m)
 {
     struct alarm_book book;
     alarm_book_init(&book);
@@ -221,7 +222,7 @@ static void book_tell(struct model *m)
 }
 
 /* The last three checkpoints, the first one, and the beginning. */
-static void saved_tell(const struct simulate *s, struct model *m)
+static void saved_tell(const struct simulate *s, struct run_view *m)
 {
     int64_t change = s->options.done * 2 / 3;
     m->n_saved = 0;
@@ -238,7 +239,7 @@ static void saved_tell(const struct simulate *s, struct model *m)
     m->before_change = change / 20 * 20 >= m->checkpoint - 40 ? change / 20 * 20 : 20;
 }
 
-static void status_tell(struct simulate *s, struct model *m, int64_t now_ns)
+static void status_tell(struct simulate *s, struct run_view *m, int64_t now_ns)
 {
     m->state = s->over ? s->stopping ? RUN_STOPPED : RUN_FINISHED : s->stopping ? RUN_STOPPING : s->paused ? RUN_PAUSED : RUN_RUNNING;
     m->step = s->step;
@@ -251,10 +252,10 @@ static void status_tell(struct simulate *s, struct model *m, int64_t now_ns)
     saved_tell(s, m);
     m->told_ns = now_ns;
     snprintf(m->reason, sizeof(m->reason), "%s", s->paused ? "paused by you: r resumes" : "");
-    model_changed(m);
+    view_changed(m);
 }
 
-static void simulate_pump(struct feed *f, struct model *m, int64_t now_ns)
+static void simulate_pump(struct feed *f, struct run_view *m, int64_t now_ns)
 {
     struct simulate *s = (struct simulate *)f;
     double now_s = (double)(now_ns - s->start_ns) * 1e-9;
@@ -285,7 +286,8 @@ static int64_t simulate_due(const struct feed *f)
     return ((const struct simulate *)f)->next_ns;
 }
 
-static bool simulate_command(struct feed *f, struct model *m, const struct command *c, const char *text, int64_t now_ns, struct error *err)
+static bool simulate_command(struct feed *f, struct run_view *m, const struct command *c, const char *text, int64_t now_ns,
+                             struct error *err)
 {
     struct simulate *s = (struct simulate *)f;
     if (s->n_pending == PENDING_MAX)
@@ -293,7 +295,7 @@ static bool simulate_command(struct feed *f, struct model *m, const struct comma
     struct pending *p = &s->pending[s->n_pending++];
     *p = (struct pending){ .tag = ++s->tag, .due_ns = now_ns + 300 * (int64_t)1000000 };
     snprintf(p->text, sizeof(p->text), "%s", text);
-    model_command_sent(m, p->tag, text);
+    view_command_sent(m, p->tag, text);
     double now_s = (double)(now_ns - s->start_ns) * 1e-9;
     if (strcmp(c->name, "pause") == 0 && !s->paused) {
         s->paused = true;
@@ -313,7 +315,7 @@ static bool simulate_command(struct feed *f, struct model *m, const struct comma
         const struct knob *k = knob_find(c->arg[0].key, err);
         snprintf(s->undo, sizeof(s->undo), "%s %s -> %s", c->arg[0].key, c->arg[0].value, k ? m->knob[k - knobs].text : "");
         for (int i = 0; i < c->n_arg; i++)
-            model_knob(m, c->arg[i].key, c->arg[i].value, now_ns);
+            view_knob(m, c->arg[i].key, c->arg[i].value, now_ns);
     }
     return true;
 }
@@ -323,7 +325,7 @@ static void simulate_free(struct feed *f)
     free(f);
 }
 
-struct feed *simulate_new(const struct simulate_options *options, struct model *m, int64_t now_ns, struct error *err)
+struct feed *simulate_new(const struct simulate_options *options, struct run_view *m, int64_t now_ns, struct error *err)
 {
     struct simulate *s = calloc(1, sizeof(*s));
     if (!s) {
@@ -337,9 +339,9 @@ struct feed *simulate_new(const struct simulate_options *options, struct model *
     s->start_ns = now_ns;
     snprintf(m->name, sizeof(m->name), "simulated");
     snprintf(m->me, sizeof(m->me), "you@here, console");
-    model_link(m, LINK_LIVE, "", now_ns);
+    view_link(m, LINK_LIVE, "", now_ns);
     for (int i = 0; i < n_knobs; i++)
-        model_knob(m, knobs[i].name, knobs[i].def && knobs[i].def[0] ? knobs[i].def : "-", now_ns);
+        view_knob(m, knobs[i].name, knobs[i].def && knobs[i].def[0] ? knobs[i].def : "-", now_ns);
     event_tell(s, m, "start", "", "a simulated run: every number is made up", false, options->done);
     log_tell(m, "agent", "INFO", "a simulated run: every number is made up");
     log_tell(m, "worker cpu:0", "WARN", "this line shows what a warning looks like");
@@ -350,7 +352,7 @@ struct feed *simulate_new(const struct simulate_options *options, struct model *
         if (i == options->done * 2 / 3)
             event_tell(s, m, "command", "you@here, console", "learning_rate: 6e-4 -> 4e-4 from step 101 on", true, options->done - i);
     }
-    model_eval(m, "sampled", 0, 500, 0.24);
+    view_eval(m, "sampled", 0, 500, 0.24);
     book_tell(m);
     simulate_pump(&s->feed, m, now_ns);
     return &s->feed;

@@ -13,6 +13,6 @@ struct simulate_options {
     uint64_t seed;
 };
 /* Returns the feed; its free frees it. */
-struct feed *simulate_new(const struct simulate_options *options, struct model *m, int64_t now_ns, struct error *err);
+struct feed *simulate_new(const struct simulate_options *options, struct run_view *m, int64_t now_ns, struct error *err);
 /* The phase of workers at a share of the step, 0 to 1; *began: at which share it has begun. */
 const char *simulate_phase(double share, double *began);

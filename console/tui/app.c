@@ -20,7 +20,7 @@ const char *pane_name(enum pane_id id)
     return pane_types[id]->name;
 }
 
-bool app_init(struct app *a, struct model *m, struct feed *feed, int w, int h, struct error *err)
+bool app_init(struct app *a, struct run_view *m, struct feed *feed, int w, int h, struct error *err)
 {
     *a = (struct app){ .model = m, .feed = feed, .w = w, .h = h, .color = true, .mouse = true };
     for (int i = 0; i < N_PANE; i++)
@@ -283,9 +283,9 @@ void app_paste(struct app *a, const char *text, int64_t size_bytes, int64_t now_
 /* Alarms that have begun since the console was opened, and want the bell. */
 static void alarms_ring(struct app *a)
 {
-    const struct event_view *e = model_event_at(a->model, 0);
+    const struct event_view *e = view_event_at(a->model, 0);
     int64_t newest = e ? e->id : 0;
-    for (int64_t i = 0; a->heard > 0 && (e = model_event_at(a->model, i)) != NULL && e->id > a->heard; i++)
+    for (int64_t i = 0; a->heard > 0 && (e = view_event_at(a->model, i)) != NULL && e->id > a->heard; i++)
         if (e->rings)
             a->wish |= WISH_BELL;
     a->heard = MAX(newest, a->heard);
@@ -294,7 +294,7 @@ static void alarms_ring(struct app *a)
 void app_news(struct app *a, int64_t now_ns)
 {
     a->now_ns = now_ns;
-    const struct model *m = a->model;
+    const struct run_view *m = a->model;
     for (int64_t i = MAX(m->n_command - MODEL_COMMANDS, 0); i < m->n_command; i++) {
         const struct command_view *c = &m->command[i % MODEL_COMMANDS];
         if (c->answered_ns <= a->answered)

@@ -8,7 +8,7 @@
 #include "console/fleet/archive.h"
 #include "console/fleet/device_log.h"
 #include "console/fleet/feed.h"
-#include "console/fleet/model.h"
+#include "console/fleet/run_view.h"
 #include "console/tui/cells.h"
 #include "console/tui/compare.h"
 #include "console/tui/keys.h"
@@ -60,7 +60,7 @@ struct whole {    // a text in full, over the pane
     int top;            // first row shown
 };
 struct app {
-    struct model *model;           // borrowed
+    struct run_view *model;        // borrowed
     struct feed *feed;             // borrowed; NULL: commands are refused (tests)
     struct archive *archive;       // borrowed; NULL: the run has no folder
     struct device_log *devices;    // borrowed; NULL as archive
@@ -92,7 +92,7 @@ struct app {
 };
 
 /* On failure (no memory) a holds nothing. */
-MUST_USE bool app_init(struct app *a, struct model *m, struct feed *feed, int w, int h, struct error *err);
+MUST_USE bool app_init(struct app *a, struct run_view *m, struct feed *feed, int w, int h, struct error *err);
 void app_release(struct app *a);
 void app_resize(struct app *a, int w, int h);
 void app_key(struct app *a, const struct key_event *k, int64_t now_ns);

@@ -106,17 +106,17 @@ const char *chart_view_note(const struct chart_view *v, char out[64])
     return out;
 }
 
-int marks_find(const struct model *m, int64_t mark[MARKS_MAX])
+int marks_find(const struct run_view *m, int64_t mark[MARKS_MAX])
 {
     int n = 0;
     const struct event_view *e;
-    for (int64_t i = 0; n < MARKS_MAX && (e = model_event_at(m, i)) != NULL; i++)
-        if ((mark[n] = model_change_step(m, e)) > 0)
+    for (int64_t i = 0; n < MARKS_MAX && (e = view_event_at(m, i)) != NULL; i++)
+        if ((mark[n] = view_change_step(m, e)) > 0)
             n++;
     return n;
 }
 
-void band_find(const struct model *m, const char *metric, struct chart *c)
+void band_find(const struct run_view *m, const char *metric, struct chart *c)
 {
     c->low = c->high = NAN;
     for (int i = 0; i < m->n_alarm; i++) {

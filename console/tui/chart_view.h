@@ -4,7 +4,7 @@
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
-#include "console/fleet/model.h"
+#include "console/fleet/run_view.h"
 #include "console/tui/keys.h"
 #include "console/tui/widget.h"
 
@@ -33,6 +33,6 @@ void chart_view_go(struct chart_view *v, int64_t step, int64_t n);
 const char *chart_view_note(const struct chart_view *v, char out[64]);
 
 /* The first steps that a change of knobs, or a return to a checkpoint, acts on; newest first; at most MARKS_MAX. */
-int marks_find(const struct model *m, int64_t mark[MARKS_MAX]);
+int marks_find(const struct run_view *m, int64_t mark[MARKS_MAX]);
 /* The bounds within which no alarm of the metric holds, as far as they are fixed: in c. */
-void band_find(const struct model *m, const char *metric, struct chart *c);
+void band_find(const struct run_view *m, const char *metric, struct chart *c);

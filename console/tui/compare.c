@@ -12,7 +12,7 @@ void compare_release(struct compare *c)
 }
 
 /* Step 0 is before the first one; a step of unknown length takes none. */
-static void clock_update(struct run_clock *k, const struct model *m)
+static void clock_update(struct run_clock *k, const struct run_view *m)
 {
     const struct series *s = &m->metric[M_STEP_S];
     k->n = MIN(k->n, m->n_step);    // the run went back
@@ -30,7 +30,7 @@ static void clock_update(struct run_clock *k, const struct model *m)
     }
 }
 
-void compare_update(struct compare *c, const struct model *here)
+void compare_update(struct compare *c, const struct run_view *here)
 {
     if (!c->model)
         return;

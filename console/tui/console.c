@@ -20,7 +20,7 @@
 
 struct loop {
     struct feed *feed, *with_feed;    // with_feed NULL: no other run
-    struct model *model, *with_model;
+    struct run_view *model, *with_model;
     struct archive *archive;       // owned; NULL: the run has no folder
     struct device_log *devices;    // the same
     bool archive_busy;             // one of them has more to do at once
@@ -149,7 +149,7 @@ static int wait_ms(const struct loop *l, int64_t now_ns)
 static void tick(struct loop *l, int64_t now_ns)
 {
     for (int i = 0; i < l->model->n_proc; i++)
-        model_lane(l->model, &l->model->proc[i], now_ns);
+        view_lane(l->model, &l->model->proc[i], now_ns);
     app_tick(&l->app, now_ns);
     l->tick_ns = now_ns;
     if (!l->app.frozen)
@@ -197,7 +197,7 @@ static bool loop_run(struct loop *l, struct error *err)
         if (l->with_feed && (fds[3].revents || now >= l->with_feed->due_ns(l->with_feed))) {
             l->with_feed->pump(l->with_feed, l->with_model, now);
             app_news(&l->app, now);
-            model_changed(l->model);    // the charts show it, too
+            view_changed(l->model);    // the charts show it, too
         }
         struct key_event k;
         while (terminal_key(l->screen.term, &k)) {
@@ -241,7 +241,7 @@ bool console_look_parse(struct console_options *o, const char *color, const char
            && (strcmp(glyphs, "auto") == 0 || word_find("glyphs", glyphs, kinds, 3, &o->glyphs, err));
 }
 
-bool console_run(struct feed *feed, struct model *m, const struct console_options *options, struct error *err)
+bool console_run(struct feed *feed, struct run_view *m, const struct console_options *options, struct error *err)
 {
     struct loop l = { .feed = feed, .model = m, .with_feed = options->with_feed, .with_model = options->with_model };
     if (!screen_open(&l.screen, options, err))

@@ -10,9 +10,9 @@ struct console_options {
     int glyphs;             // -1: whatever locale and terminal can show; else enum chart_glyphs
     struct terminal_options terminal;
     struct feed *with_feed;    // of another run, shown in the charts of this one; NULL: none. Both stay the caller's
-    struct model *with_model;
+    struct run_view *with_model;
 };
 /* The words of --color and --glyphs, and --ascii. */
 MUST_USE bool console_look_parse(struct console_options *o, const char *color, const char *glyphs, bool ascii, struct error *err);
 /* Show m as feed fills it. True: the operator or a signal closed the console. ERR_CLOSED: the terminal is gone. */
-MUST_USE bool console_run(struct feed *feed, struct model *m, const struct console_options *options, struct error *err);
+MUST_USE bool console_run(struct feed *feed, struct run_view *m, const struct console_options *options, struct error *err);

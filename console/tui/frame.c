@@ -24,7 +24,7 @@ const struct state_row *run_state_row(enum run_state state)
     return &state_rows[state];
 }
 
-static bool run_over(const struct model *m)
+static bool run_over(const struct run_view *m)
 {
     return run_state_is_over(m->state);
 }
@@ -33,7 +33,7 @@ static bool run_over(const struct model *m)
 static const struct state_row *state_word(const struct app *a, int64_t now_ns, char out[64])
 {
     static const struct state_row lost = { 0x25cb, "LOST", ROLE_CRIT };
-    const struct model *m = a->model;
+    const struct run_view *m = a->model;
     const struct state_row *row = &state_rows[m->state];
     char age[16];
     if (m->link != LINK_LIVE && m->told_ns != 0 && !run_over(m)) {
@@ -77,7 +77,7 @@ static int badges_draw(const struct app *a, struct cells *c, int x, int y, int r
 
 static void bar_draw(const struct app *a, struct cells *c, struct rect r, int64_t now_ns, double wall_s)
 {
-    const struct model *m = a->model;
+    const struct run_view *m = a->model;
     bool paused = m->state == RUN_PAUSED && m->link == LINK_LIVE;
     enum role role = paused ? ROLE_PAUSED : ROLE_BAR;
     char word[64], clock[16], left[48] = "", dur[16], step[64];
@@ -234,8 +234,8 @@ static void prompt_draw(const struct app *a, struct cells *c, struct rect r)
 
 enum role message_line(const struct app *a, int64_t now_ns, char *out, size_t size)
 {
-    const struct model *m = a->model;
-    const struct event_view *e = model_event_at(m, 0);
+    const struct run_view *m = a->model;
+    const struct event_view *e = view_event_at(m, 0);
     if (a->flash[0] && now_ns - a->flash_ns < FLASH_NS) {
         snprintf(out, size, "%s", a->flash);
         return a->flash_role;
@@ -312,11 +312,11 @@ static void footer_draw(const struct app *a, struct cells *c, struct rect r)
 /* One line, cut at the screen's edge, without an ellipsis that would take up the little room. */
 static void tiny_draw(const struct app *a, struct cells *c, struct rect r, int64_t now_ns)
 {
-    const struct model *m = a->model;
+    const struct run_view *m = a->model;
     char word[64], number[16], line[200];
     const struct state_row *row = state_word(a, now_ns, word);
     enum proc_verdict verdict;
-    const struct proc *worst = model_worst(m, now_ns, &verdict);
+    const struct proc *worst = view_worst(m, now_ns, &verdict);
     int n = snprintf(line, sizeof(line), "%s %" PRId64, word, m->step);
     if (m->max_steps > 0)
         n += snprintf(line + n, sizeof(line) - (size_t)n, "/%" PRId64, m->max_steps);

@@ -47,7 +47,7 @@ static void host_draw(struct cells *c, struct rect r, const struct host_view *h)
 }
 
 /* One node, and its GPUs below it, as far as there are lines. Returns the lines that were drawn. */
-static int node_words_draw(const struct model *m, struct cells *c, struct rect r, const struct node_state *s)
+static int node_words_draw(const struct run_view *m, struct cells *c, struct rect r, const struct node_state *s)
 {
     int n = 0;
     if (n < r.h)
@@ -58,7 +58,7 @@ static int node_words_draw(const struct model *m, struct cells *c, struct rect r
 }
 
 /* A cell per GPU, nodes side by side. Returns the lines that were drawn; the last one counts the nodes without a place. */
-static int nodes_cells_draw(const struct model *m, struct cells *c, struct rect r, const struct nodes *f)
+static int nodes_cells_draw(const struct run_view *m, struct cells *c, struct rect r, const struct nodes *f)
 {
     static const struct fleet_view use = { .value = FLEET_USE };
     int name_w, w = fleet_node_width(m, &name_w), across = MAX((r.w + 2) / w, 1), wanted = (f->n + across - 1) / across;
@@ -72,7 +72,7 @@ static int nodes_cells_draw(const struct model *m, struct cells *c, struct rect 
     return lines;
 }
 
-static void nodes_shown(struct nodes *f, const struct model *m, process_passes *passes, const void *ctx)
+static void nodes_shown(struct nodes *f, const struct run_view *m, process_passes *passes, const void *ctx)
 {
     int kept = 0;
     nodes_make(f, m, passes, ctx);
@@ -82,7 +82,7 @@ static void nodes_shown(struct nodes *f, const struct model *m, process_passes *
     f->n = kept;
 }
 
-static int words_rows(const struct model *m, const struct nodes *f)
+static int words_rows(const struct run_view *m, const struct nodes *f)
 {
     int n = f->n;
     for (int i = 0; i < f->n; i++)
@@ -90,14 +90,14 @@ static int words_rows(const struct model *m, const struct nodes *f)
     return n;
 }
 
-int hosts_rows(const struct model *m, process_passes *passes, const void *ctx)
+int hosts_rows(const struct run_view *m, process_passes *passes, const void *ctx)
 {
     struct nodes f;
     nodes_shown(&f, m, passes, ctx);
     return words_rows(m, &f);
 }
 
-void hosts_draw(const struct model *m, struct cells *c, struct rect r, process_passes *passes, const void *ctx)
+void hosts_draw(const struct run_view *m, struct cells *c, struct rect r, process_passes *passes, const void *ctx)
 {
     struct nodes f;
     int n = 0;

@@ -7,5 +7,5 @@
 #include "console/tui/cells.h"
 
 /* passes: the filter; NULL: every host is shown. Rows that words for all of them take: */
-int hosts_rows(const struct model *m, process_passes *passes, const void *ctx);
-void hosts_draw(const struct model *m, struct cells *c, struct rect r, process_passes *passes, const void *ctx);
+int hosts_rows(const struct run_view *m, process_passes *passes, const void *ctx);
+void hosts_draw(const struct run_view *m, struct cells *c, struct rect r, process_passes *passes, const void *ctx);

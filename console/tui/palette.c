@@ -11,7 +11,7 @@
 
 static bool step_candidate(const struct app *a, const char *verb, int i, struct candidate *out)
 {
-    const struct model *m = a->model;
+    const struct run_view *m = a->model;
     if (i < m->n_saved) {
         snprintf(out->word, sizeof(out->word), "%" PRId64, m->saved[i].step);
         out->help = m->saved[i].why;

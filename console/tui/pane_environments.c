@@ -66,7 +66,7 @@ static int64_t environments_rows(const struct pane *pane, const struct app *a)
 }
 
 /* The process that takes posts; NULL: the run has none. */
-static const struct proc *door_find(const struct model *m)
+static const struct proc *door_find(const struct run_view *m)
 {
     for (int i = 0; i < m->n_proc; i++)
         if (strcmp(m->proc[i].name, "environments") == 0)
@@ -128,7 +128,7 @@ static void totals_draw(const struct app *a, struct cells *c, struct rect r)
 static void row_draw(const struct app *a, struct cells *c, struct rect r, int name_w, const struct proc *p, int64_t now_ns)
 {
     char text[32];
-    enum proc_verdict v = model_verdict(a->model, p, now_ns);
+    enum proc_verdict v = view_verdict(a->model, p, now_ns);
     double heard_s = p->phase_s + (double)(now_ns - p->heard_ns) * 1e-9;
     int x = r.x, end = r.x + r.w;
     cells_text(c, x, r.y, name_w, p->name, ROLE_TEXT);

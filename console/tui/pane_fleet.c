@@ -13,7 +13,7 @@ static double percent(double part, double whole)
     return whole > 0 ? 100 * part / whole : NAN;
 }
 
-static bool node_shown(const struct model *m, const struct node_state *s, const char *filter)
+static bool node_shown(const struct run_view *m, const struct node_state *s, const char *filter)
 {
     char row[128];
     snprintf(row, sizeof(row), "%s%s%s%s%s%s", m->host[s->host].node, s->lost ? " lost" : "", s->failing ? " errors" : "",
@@ -35,7 +35,7 @@ static double node_key(const struct node_state *s, enum fleet_sort sort)
 }
 
 /* All nodes with their state; f is sorted, and holds those that pass the filter. */
-static void fleet_make(struct nodes *f, const struct model *m, const char *filter, enum fleet_sort sort)
+static void fleet_make(struct nodes *f, const struct run_view *m, const char *filter, enum fleet_sort sort)
 {
     int kept = 0;
     nodes_make(f, m, NULL, NULL);
@@ -49,7 +49,7 @@ static void fleet_make(struct nodes *f, const struct model *m, const char *filte
     nodes_sort(f);
 }
 
-int64_t fleet_rows(const struct model *m, const char *filter)
+int64_t fleet_rows(const struct run_view *m, const char *filter)
 {
     struct nodes f;
     if (!filter[0])
@@ -58,7 +58,7 @@ int64_t fleet_rows(const struct model *m, const char *filter)
     return f.n;
 }
 
-const char *fleet_node(const struct fleet_view *v, const struct model *m, const char *filter, int64_t row)
+const char *fleet_node(const struct fleet_view *v, const struct run_view *m, const char *filter, int64_t row)
 {
     struct nodes f;
     fleet_make(&f, m, filter, v->sort);
@@ -66,7 +66,7 @@ const char *fleet_node(const struct fleet_view *v, const struct model *m, const 
 }
 
 /* Columns of a node: its sign, name and devices. */
-int fleet_node_width(const struct model *m, int *name_w)
+int fleet_node_width(const struct run_view *m, int *name_w)
 {
     int gpus = 1;
     *name_w = 4;
@@ -77,7 +77,7 @@ int fleet_node_width(const struct model *m, int *name_w)
     return 1 + *name_w + 1 + gpus + 2;
 }
 
-int fleet_columns(const struct model *m, struct rect body)
+int fleet_columns(const struct run_view *m, struct rect body)
 {
     int name_w, w = fleet_node_width(m, &name_w);
     return MAX((body.w - 4 + 2) / w, 1);
@@ -107,7 +107,7 @@ static uint32_t device_cell(const struct device_view *d, enum fleet_value what, 
     return isnan(v) ? '?' : (uint32_t)('0' + (int)fmin(fmax(v / 10, 0), 9));
 }
 
-void fleet_node_draw(const struct fleet_view *v, const struct model *m, struct cells *c, struct rect r, int name_w,
+void fleet_node_draw(const struct fleet_view *v, const struct run_view *m, struct cells *c, struct rect r, int name_w,
                      const struct node_state *s)
 {
     const struct host_view *h = &m->host[s->host];
@@ -122,7 +122,7 @@ void fleet_node_draw(const struct fleet_view *v, const struct model *m, struct c
     }
 }
 
-static void summary_draw(const struct model *m, struct cells *c, struct rect r, const struct nodes *f)
+static void summary_draw(const struct run_view *m, struct cells *c, struct rect r, const struct nodes *f)
 {
     int idle = 0, lost = 0, errors = 0, slowed = 0, stuck = 0, busy = 0;
     for (int i = 0; i < f->n; i++) {
@@ -150,7 +150,7 @@ static void summary_draw(const struct model *m, struct cells *c, struct rect r, 
 }
 
 /* The selected node in words. */
-static void detail_draw(const struct model *m, struct cells *c, struct rect r, const struct node_state *s)
+static void detail_draw(const struct run_view *m, struct cells *c, struct rect r, const struct node_state *s)
 {
     const struct host_view *h = &m->host[s->host];
     char line[400];
@@ -169,7 +169,7 @@ static void detail_draw(const struct model *m, struct cells *c, struct rect r, c
     cells_text(c, r.x, r.y, r.w, line, crit ? ROLE_CRIT : s->slowed || s->slow ? ROLE_WARN : ROLE_DIM);
 }
 
-static void title_make(const struct fleet_view *v, const struct model *m, const struct nodes *f, char title[160])
+static void title_make(const struct fleet_view *v, const struct run_view *m, const struct nodes *f, char title[160])
 {
     static const char *const sorts[] = { [FLEET_WORST] = "worst first",
                                          [FLEET_IDLE] = "idle first",
@@ -194,7 +194,7 @@ struct grid {
     int first;    // row that is drawn first
 };
 /* top: a node of the row that is drawn first, if the others fill the body. */
-static struct grid grid_make(const struct model *m, struct rect body, int64_t n, int64_t top)
+static struct grid grid_make(const struct run_view *m, struct rect body, int64_t n, int64_t top)
 {
     struct grid g = { .columns = fleet_columns(m, body), .words = body.h >= 8 ? 2 : 0 };
     g.node_w = fleet_node_width(m, &g.name_w);
@@ -204,14 +204,14 @@ static struct grid grid_make(const struct model *m, struct rect body, int64_t n,
     return g;
 }
 
-int64_t fleet_top(const struct model *m, struct rect body, const char *filter, int64_t top, int64_t sel)
+int64_t fleet_top(const struct run_view *m, struct rect body, const char *filter, int64_t top, int64_t sel)
 {
     int64_t n = fleet_rows(m, filter);
     struct grid g = grid_make(m, body, n, top);
     return list_top(g.first, sel / g.columns, (n + g.columns - 1) / g.columns, g.rows) * g.columns;
 }
 
-int64_t fleet_at(const struct model *m, struct rect body, const char *filter, int64_t top, int x, int y)
+int64_t fleet_at(const struct run_view *m, struct rect body, const char *filter, int64_t top, int x, int y)
 {
     int64_t n = fleet_rows(m, filter);
     struct grid g = grid_make(m, body, n, top);
@@ -225,7 +225,7 @@ int64_t fleet_at(const struct model *m, struct rect body, const char *filter, in
 void fleet_draw(const struct fleet_view *v, const struct app *a, struct cells *c, struct rect r, const char *filter, int64_t top,
                 int64_t sel)
 {
-    const struct model *m = a->model;
+    const struct run_view *m = a->model;
     struct nodes f;
     char title[160];
     fleet_make(&f, m, filter, v->sort);

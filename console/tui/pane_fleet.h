@@ -24,17 +24,17 @@ struct fleet_view {
 };
 /* Nodes that pass the filter: "lost", "slowed", "errors", "stuck" and "slow" find those with such trouble, other words those of that
  * name. */
-int64_t fleet_rows(const struct model *m, const char *filter);
-int fleet_columns(const struct model *m, struct rect body);    // nodes side by side
+int64_t fleet_rows(const struct run_view *m, const char *filter);
+int fleet_columns(const struct run_view *m, struct rect body);    // nodes side by side
 /* The name of the node that is drawn in place row; NULL: none is. */
-const char *fleet_node(const struct fleet_view *v, const struct model *m, const char *filter, int64_t row);
+const char *fleet_node(const struct fleet_view *v, const struct run_view *m, const char *filter, int64_t row);
 /* The first node to draw, so that node sel is visible; starts from the one drawn first so far. */
-int64_t fleet_top(const struct model *m, struct rect body, const char *filter, int64_t top, int64_t sel);
+int64_t fleet_top(const struct run_view *m, struct rect body, const char *filter, int64_t top, int64_t sel);
 /* The place of the node that is drawn at cell x, y when top is drawn first; -1: none is. */
-int64_t fleet_at(const struct model *m, struct rect body, const char *filter, int64_t top, int x, int y);
+int64_t fleet_at(const struct run_view *m, struct rect body, const char *filter, int64_t top, int x, int y);
 /* Columns of a node: its sign, name and devices, and a gap; and its drawing in r. */
-int fleet_node_width(const struct model *m, int *name_w);
-void fleet_node_draw(const struct fleet_view *v, const struct model *m, struct cells *c, struct rect r, int name_w,
+int fleet_node_width(const struct run_view *m, int *name_w);
+void fleet_node_draw(const struct fleet_view *v, const struct run_view *m, struct cells *c, struct rect r, int name_w,
                      const struct node_state *s);
 void fleet_draw(const struct fleet_view *v, const struct app *a, struct cells *c, struct rect r, const char *filter, int64_t top,
                 int64_t sel);

@@ -24,12 +24,12 @@ static bool line_shown(const struct log_pane *lp, const struct log_view *l)
 }
 
 /* By absolute number, 0 is the very first; NULL when it has left the ring or does not exist yet. */
-static const struct log_view *line_at(const struct model *m, int64_t number)
+static const struct log_view *line_at(const struct run_view *m, int64_t number)
 {
-    return model_log_at(m, m->n_log - 1 - number);
+    return view_log_at(m, m->n_log - 1 - number);
 }
 
-static int64_t log_end(const struct log_pane *lp, const struct model *m)
+static int64_t log_end(const struct log_pane *lp, const struct run_view *m)
 {
     return lp->end < 0 ? m->n_log : MAX(MIN(lp->end, m->n_log), m->n_log - MODEL_LOG + 1);
 }
@@ -40,7 +40,7 @@ static void log_draw(const struct pane *p, const struct app *a, struct cells *c,
     static const char *const level_names[] = {
         [LINE_ERROR] = "errors", [LINE_WARN] = "warnings", [LINE_INFO] = "info", [LINE_DEBUG] = "debug", [LINE_OTHER] = ""
     };
-    const struct model *m = a->model;
+    const struct run_view *m = a->model;
     char title[160];
     int64_t end = log_end(lp, m), below = m->n_log - end, lost = m->n_log - MODEL_LOG;
     int n = snprintf(title, sizeof(title), "log%s%s", lp->level == LINE_OTHER ? "" : ": ", level_names[lp->level]);
@@ -73,7 +73,7 @@ static void log_draw(const struct pane *p, const struct app *a, struct cells *c,
         cells_text(c, in.x + 1, in.y, in.w - 2, m->n_log ? none : "no lines yet", ROLE_DIM);
 }
 
-static void log_move(struct log_pane *lp, const struct model *m, int64_t delta)
+static void log_move(struct log_pane *lp, const struct run_view *m, int64_t delta)
 {
     const struct log_view *l;
     int64_t end = log_end(lp, m), at = end;
@@ -153,7 +153,7 @@ static const struct event_view *event_row(const struct pane *p, const struct app
 {
     const struct event_view *e;
     char text[400];
-    for (int64_t i = 0; (e = model_event_at(a->model, i)) != NULL; i++) {
+    for (int64_t i = 0; (e = view_event_at(a->model, i)) != NULL; i++) {
         snprintf(text, sizeof(text), "%s %s %s", e->kind, e->who, e->text);
         if (filter_matches(p->filter, text) && row-- == 0)
             return e;

@@ -30,7 +30,7 @@ struct metric_ref {
     const struct series *series;
 };
 
-static bool metric_ref(const struct model *m, int number, struct metric_ref *out)
+static bool metric_ref(const struct run_view *m, int number, struct metric_ref *out)
 {
     if (number < METRIC_N) {
         const struct metric *k = &metrics[number];
@@ -45,7 +45,7 @@ static bool metric_ref(const struct model *m, int number, struct metric_ref *out
 }
 
 /* The first metric with a number from `number` on that has values and passes the filter; false: there is none. */
-static bool metric_next(const struct metrics_pane *o, const struct model *m, int number, struct metric_ref *out)
+static bool metric_next(const struct metrics_pane *o, const struct run_view *m, int number, struct metric_ref *out)
 {
     char text[256];
     for (; metric_ref(m, number, out); number++) {
@@ -59,7 +59,7 @@ static bool metric_next(const struct metrics_pane *o, const struct model *m, int
 }
 
 /* That of a row of the list; false: there are fewer. */
-static bool metric_row(const struct metrics_pane *o, const struct model *m, int64_t row, struct metric_ref *out)
+static bool metric_row(const struct metrics_pane *o, const struct run_view *m, int64_t row, struct metric_ref *out)
 {
     bool found = metric_next(o, m, 0, out);
     while (found && row-- > 0)
@@ -98,7 +98,7 @@ static char letter_of(const struct metrics_pane *o, int number)
 
 static void list_draw(const struct metrics_pane *o, const struct app *a, struct cells *c, struct rect r)
 {
-    const struct model *m = a->model;
+    const struct run_view *m = a->model;
     char title[64], value[16];
     int64_t n = metrics_rows(&o->pane, a);
     snprintf(title, sizeof(title), "%" PRId64 " metrics%s", n, o->view.cursor >= 0 ? " at the cursor" : "");
@@ -134,20 +134,20 @@ static void list_draw(const struct metrics_pane *o, const struct app *a, struct 
 /* ---- the chart ---- */
 
 /* The newest change that acts from this step on: of a knob, or a return to a checkpoint; NULL: there is none. */
-static const struct event_view *change_at(const struct model *m, int64_t step)
+static const struct event_view *change_at(const struct run_view *m, int64_t step)
 {
     const struct event_view *e;
-    for (int64_t i = 0; (e = model_event_at(m, i)) != NULL; i++)
-        if (model_change_step(m, e) == step)
+    for (int64_t i = 0; (e = view_event_at(m, i)) != NULL; i++)
+        if (view_change_step(m, e) == step)
             return e;
     return NULL;
 }
 
 /* The first alarm that began within CARD_STEPS of a change, from step on; NULL: none did. */
-static const struct event_view *alarm_after(const struct model *m, int64_t step)
+static const struct event_view *alarm_after(const struct run_view *m, int64_t step)
 {
     const struct event_view *e, *first = NULL;
-    for (int64_t i = 0; (e = model_event_at(m, i)) != NULL; i++)
+    for (int64_t i = 0; (e = view_event_at(m, i)) != NULL; i++)
         if (strcmp(e->kind, "alarm") == 0 && e->step >= step && e->step < step + CARD_STEPS && strstr(e->detail, "\"firing\""))
             first = e;    // they come newest first
     return first;
@@ -157,7 +157,7 @@ static const struct event_view *alarm_after(const struct model *m, int64_t step)
  * three rows. */
 static void cursor_draw(const struct metrics_pane *o, const struct app *a, struct cells *c, struct rect r, const struct metric_ref *k)
 {
-    const struct model *m = a->model;
+    const struct run_view *m = a->model;
     int64_t step = o->view.cursor;
     const struct event_view *e = change_at(m, step);
     char here[16], before[16], after[16];
@@ -189,7 +189,7 @@ static bool axis_shared(const struct metric_ref *a, const struct metric_ref *b)
 /* The lines besides the chosen metric; those that do not fit its axis have a scale of their own. Returns how many. */
 static int lines_find(const struct metrics_pane *o, const struct app *a, const struct metric_ref *k, struct chart_line line[LINES_MAX + 1])
 {
-    const struct model *m = a->model;
+    const struct run_view *m = a->model;
     int n = 0;
     for (int i = 0; i < o->n_marked; i++) {
         struct metric_ref other;
@@ -239,7 +239,7 @@ static int legend_draw(const struct metrics_pane *o, const struct app *a, struct
 
 static void metric_draw(const struct metrics_pane *o, const struct app *a, struct cells *c, struct rect r)
 {
-    const struct model *m = a->model;
+    const struct run_view *m = a->model;
     struct metric_ref k;
     struct chart_line line[LINES_MAX + 1];
     char title[160], note[64], now[16], mean[16], min[16], max[16];
@@ -288,7 +288,7 @@ static void metrics_draw(const struct pane *p, const struct app *a, struct cells
 /* ---- keys ---- */
 
 /* The step of the next change after the cursor, or of the one before it; -1: there is none. */
-static int64_t change_next(const struct metrics_pane *o, const struct model *m, bool forward)
+static int64_t change_next(const struct metrics_pane *o, const struct run_view *m, bool forward)
 {
     int64_t mark[MARKS_MAX], best = -1, from = o->view.cursor >= 0 ? o->view.cursor : forward ? -1 : m->n_step;
     int n = marks_find(m, mark);
@@ -322,7 +322,7 @@ static void chart_leave(struct metrics_pane *o, struct app *a)
 static bool metrics_act(struct pane *p, struct app *a, enum request req, int64_t now_ns)
 {
     struct metrics_pane *o = (struct metrics_pane *)p;
-    const struct model *m = a->model;
+    const struct run_view *m = a->model;
     struct metric_ref k;
     int64_t step;
     switch (req) {
@@ -409,7 +409,7 @@ static int column_add(struct save_column *column, int n, int max, const struct m
 int metrics_chosen(const struct app *a, struct save_column *column, int max, int64_t *from, int64_t *to)
 {
     const struct metrics_pane *o = (const struct metrics_pane *)a->pane[PANE_METRICS];
-    const struct model *m = a->model;
+    const struct run_view *m = a->model;
     struct metric_ref k;
     int n = 0;
     *from = 0;

@@ -29,7 +29,7 @@ struct overview {
     struct chart_view view;
 };
 
-static bool has_data(const struct model *m, int metric)
+static bool has_data(const struct run_view *m, int metric)
 {
     return m->metric[metric].n > 0 && !isnan(m->metric[metric].last);
 }
@@ -79,28 +79,28 @@ static uint32_t verdict_sign(enum proc_verdict v)
 #define PROCS_SHOWN 64
 
 /* Which processes stand in the most lines there are: all, in their order, or those in trouble first, the worst of them at the top. */
-static int procs_choose(const struct model *m, int64_t now_ns, int most, int shown[PROCS_SHOWN])
+static int procs_choose(const struct run_view *m, int64_t now_ns, int most, int shown[PROCS_SHOWN])
 {
     static const enum proc_verdict worst_first[] = { PROC_STUCK, PROC_SILENT, PROC_SLOW, PROC_OK };
     int n = 0;
     bool fit = m->n_proc <= most;
     for (size_t k = fit ? ARRAY_SIZE(worst_first) - 1 : 0; k < ARRAY_SIZE(worst_first); k++)
         for (int i = 0; i < m->n_proc && n < most; i++)
-            if (fit || model_verdict(m, &m->proc[i], now_ns) == worst_first[k])
+            if (fit || view_verdict(m, &m->proc[i], now_ns) == worst_first[k])
                 shown[n++] = i;
     return n;
 }
 
 static void procs_draw(const struct app *a, struct cells *c, struct rect r, int64_t now_ns)
 {
-    const struct model *m = a->model;
+    const struct run_view *m = a->model;
     char dur[16], title[64];
     snprintf(title, sizeof(title), "processes %d", m->n_proc);
     struct rect in = cells_box(c, r, title, ROLE_BORDER, ROLE_TITLE);
     int shown[PROCS_SHOWN], n_shown = procs_choose(m, now_ns, MIN(in.h, PROCS_SHOWN), shown);
     for (int i = 0; i < n_shown; i++) {
         const struct proc *p = &m->proc[shown[i]];
-        enum proc_verdict v = model_verdict(m, p, now_ns);
+        enum proc_verdict v = view_verdict(m, p, now_ns);
         int y = in.y + i;
         bool more = i == n_shown - 1 && m->n_proc > n_shown;
         if (more) {
@@ -147,7 +147,7 @@ static void question_of(const char *prompt, char *out, size_t size)
 /* "sampled 19.2 -> 84.0 %   greedy ...": what the run is for, in one line. */
 static void evals_draw(const struct app *a, struct cells *c, struct rect r)
 {
-    const struct model *m = a->model;
+    const struct run_view *m = a->model;
     int x = r.x;
     for (int i = 0; i < m->n_eval && x < r.x + r.w; i++) {
         const struct eval_view *e = &m->eval[i];
@@ -160,7 +160,7 @@ static void evals_draw(const struct app *a, struct cells *c, struct rect r)
 
 static void newest_rollout_draw(const struct app *a, struct cells *c, struct rect in)
 {
-    const struct rollout_view *g = model_rollout_at(a->model, 0);
+    const struct rollout_view *g = view_rollout_at(a->model, 0);
     if (!g || in.h < 1)
         return;
     int y = in.y, shown = 0;
@@ -207,7 +207,7 @@ static bool metric_shown(const struct overview *o, int id)
 }
 
 /* The i-th metric that has data and passes the filter; -1: there are fewer. */
-static int metric_row(const struct overview *o, const struct model *m, int i)
+static int metric_row(const struct overview *o, const struct run_view *m, int i)
 {
     for (int id = 0; id < METRIC_N; id++)
         if (has_data(m, id) && metric_shown(o, id) && i-- == 0)
@@ -216,7 +216,7 @@ static int metric_row(const struct overview *o, const struct model *m, int i)
 }
 
 /* The metrics of the small charts: the usual ones, or with a filter the first that pass it. */
-static int charts_known(const struct overview *o, const struct model *m, int *metric)
+static int charts_known(const struct overview *o, const struct run_view *m, int *metric)
 {
     if (o->pane.filter[0]) {
         int n = 0;
@@ -233,7 +233,7 @@ static int charts_known(const struct overview *o, const struct model *m, int *me
 static void overview_draw(const struct pane *p, const struct app *a, struct cells *c, struct rect r, int64_t now_ns)
 {
     const struct overview *o = (const struct overview *)p;
-    const struct model *m = a->model;
+    const struct run_view *m = a->model;
     struct overview_layout l = layout_overview(r, m->n_proc);
     int64_t mark[MARKS_MAX];
     int n_mark = marks_find(m, mark), metric[LAYOUT_CHARTS], n = charts_known(o, m, metric);
@@ -250,7 +250,7 @@ static void overview_draw(const struct pane *p, const struct app *a, struct cell
 static bool overview_act(struct pane *p, struct app *a, enum request req, UNUSED int64_t now_ns)
 {
     struct overview *o = (struct overview *)p;
-    const struct model *m = a->model;
+    const struct run_view *m = a->model;
     struct overview_layout l = layout_overview(app_body(a), m->n_proc);
     int metric[LAYOUT_CHARTS], n = MIN(charts_known(o, m, metric), l.n_chart), across = 1;
     while (across < l.n_chart && l.chart[across].y == l.chart[0].y)

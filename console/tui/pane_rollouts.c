@@ -34,7 +34,7 @@ static const struct rollout_view *heard_row(const struct rollouts *o, const stru
     struct rollout_filter filter;
     const struct rollout_view *g;
     rollout_filter_parse(&filter, o->pane.filter);
-    for (int64_t i = 0; (g = model_rollout_at(a->model, i)) != NULL; i++)
+    for (int64_t i = 0; (g = view_rollout_at(a->model, i)) != NULL; i++)
         if (rollout_filter_passes(&filter, g) && row-- == 0) {
             *number = a->model->n_rollout - 1 - i;
             return g;

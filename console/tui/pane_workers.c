@@ -29,7 +29,7 @@ static bool fleet_shown(const struct pane *pane, const struct app *a)
 }
 
 /* What a filter is compared with begins with the process's node, also where its name does not. */
-static bool proc_passes(const char *filter, const struct model *m, const struct proc *p)
+static bool proc_passes(const char *filter, const struct run_view *m, const struct proc *p)
 {
     char row[448];
     const char *node;
@@ -47,7 +47,7 @@ static bool proc_shown(const struct pane *pane, const struct app *a, const struc
 /* The list's filter over the processes of a model, as hosts_view.h wants it. */
 struct filtered {
     const char *filter;
-    const struct model *model;
+    const struct run_view *model;
 };
 static bool filtered_passes(const void *ctx, const struct proc *p)
 {
@@ -133,7 +133,7 @@ static const struct column {
 };
 
 /* As many columns as the longest name has, up to a bound. */
-static int name_width(const struct model *m)
+static int name_width(const struct run_view *m)
 {
     int width = NAME_W;
     for (int i = 0; i < m->n_proc && width < NAME_W_MAX; i++)
@@ -258,7 +258,7 @@ static void detail_draw(struct cells *c, struct rect r, const struct proc *p, en
 }
 
 /* Where the run's items are, and which checkpoint it would return to. */
-static void items_draw(const struct model *m, struct cells *c, struct rect r)
+static void items_draw(const struct run_view *m, struct cells *c, struct rect r)
 {
     char value[16];
     int x = r.x;
@@ -279,7 +279,7 @@ static void items_draw(const struct model *m, struct cells *c, struct rect r)
 
 static void workers_draw(const struct pane *pane, const struct app *a, struct cells *c, struct rect r, int64_t now_ns)
 {
-    const struct model *m = a->model;
+    const struct run_view *m = a->model;
     if (fleet_shown(pane, a)) {
         fleet_draw(&((const struct workers *)pane)->fleet, a, c, r, pane->filter, pane->top, pane->sel);
         return;
@@ -312,7 +312,7 @@ static void workers_draw(const struct pane *pane, const struct app *a, struct ce
     for (int i = 0; i < page && i + 1 < in.h && at < m->n_proc; i++, at = proc_next(pane, a, at + 1)) {
         const struct proc *p = &m->proc[at];
         int y = in.y + 1 + i;
-        enum proc_verdict v = model_verdict(m, p, now_ns);
+        enum proc_verdict v = view_verdict(m, p, now_ns);
         double for_s = p->phase_s + (double)(now_ns - p->heard_ns) * 1e-9;
         x = in.x + 1;
         for (size_t k = 0; k < n_col; x += column_w[k] + 1, k++) {

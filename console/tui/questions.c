@@ -79,7 +79,7 @@ void app_confirm_text(struct app *a, bool danger, const char *title, const char 
 
 void rollback_ask(struct app *a, const struct saved_view *to)
 {
-    const struct model *m = a->model;
+    const struct run_view *m = a->model;
     struct dialog *d = &a->dialog;
     char line[160];
     int64_t n = MAX(m->step - to->step, (int64_t)0);
@@ -98,7 +98,7 @@ void rollback_ask(struct app *a, const struct saved_view *to)
 
 bool rollback_ask_to(struct app *a, const char *to)
 {
-    const struct model *m = a->model;
+    const struct run_view *m = a->model;
     int64_t step = -1;
     if (strcmp(to, "change") == 0)
         step = m->before_change;

@@ -9,23 +9,23 @@
 
 #define RANKS_SHOWN 16    // trainers, or stages of one, whose idle time comes one by one
 
-static double last(const struct model *m, enum metric_id id)
+static double last(const struct run_view *m, enum metric_id id)
 {
     return m->metric[id].n > 0 ? m->metric[id].last : NAN;
 }
 
 /* The value of the newest step, which a metric may not have. */
-static double newest(const struct model *m, enum metric_id id)
+static double newest(const struct run_view *m, enum metric_id id)
 {
     return series_at(&m->metric[id], m->metric[M_RANKS_N].n - 1);
 }
 
-int ranks_rows(const struct model *m)
+int ranks_rows(const struct run_view *m)
 {
     return last(m, M_RANKS_N) > 1 ? 2 : last(m, M_STAGES_N) > 1 ? 1 : 0;
 }
 
-static int setting(const struct model *m, const char *name)
+static int setting(const struct run_view *m, const char *name)
 {
     for (int i = 0; i < n_knobs; i++)
         if (strcmp(knobs[i].name, name) == 0)
@@ -33,7 +33,7 @@ static int setting(const struct model *m, const char *name)
     return 0;
 }
 
-const char *ranks_layout(const struct model *m, char *out, size_t size)
+const char *ranks_layout(const struct run_view *m, char *out, size_t size)
 {
     int team = setting(m, "producer_tensor_parallel_size"), trainer_team = setting(m, "tensor_parallel_size");
     char on[48] = "", of[24] = "";
@@ -54,7 +54,7 @@ const char *ranks_layout(const struct model *m, char *out, size_t size)
 }
 
 /* " 0.12 0.5": the idle seconds of each trainer (of each stage), as far as they come one by one. */
-static void idle_text(const struct model *m, enum metric_id many, enum metric_id idle, char *out, size_t size)
+static void idle_text(const struct run_view *m, enum metric_id many, enum metric_id idle, char *out, size_t size)
 {
     char name[64], value[16];
     size_t n = 0;
@@ -68,7 +68,7 @@ static void idle_text(const struct model *m, enum metric_id many, enum metric_id
         snprintf(out, size, " at most %s", value_format(value, last(m, idle)));
 }
 
-static void stages_draw(const struct model *m, struct cells *c, struct rect r)
+static void stages_draw(const struct run_view *m, struct cells *c, struct rect r)
 {
     char text[160];
     int x = r.x + cells_text(c, r.x, r.y, r.w, ranks_layout(m, text, sizeof(text)), ROLE_TEXT);
@@ -77,7 +77,7 @@ static void stages_draw(const struct model *m, struct cells *c, struct rect r)
 }
 
 /* "trainer 1 (worker cpu:1)", by what its process plays. */
-static void late_text(const struct model *m, int rank, char *out, size_t size)
+static void late_text(const struct run_view *m, int rank, char *out, size_t size)
 {
     char plays[32];
     int n = snprintf(plays, sizeof(plays), "trainer %d", rank);
@@ -87,7 +87,7 @@ static void late_text(const struct model *m, int rank, char *out, size_t size)
             snprintf(out, size, "%s (%s)", plays, m->proc[i].name);
 }
 
-void ranks_draw(const struct model *m, struct cells *c, struct rect r)
+void ranks_draw(const struct run_view *m, struct cells *c, struct rect r)
 {
     char text[160], reduced[16], reduce[16], gathered[16], gather[16], value[16];
     double between = newest(m, M_HOSTS_REDUCE_GB);

@@ -14,7 +14,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static void draw(struct model *m, uint8_t pane)
+static void draw(struct run_view *m, uint8_t pane)
 {
     struct error err;
     struct app a;
@@ -35,7 +35,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct msg_in in;
     if (size < 2 || !msg_read_answer(&in, MSG_OK, data + 2, size - 2, &err))
         return 0;
-    struct model *m = model_new(&err);
+    struct run_view *m = view_new(&err);
     for (int i = 0; m && i < 8; i++)    // the first byte says what it is taken for
         switch (data[0] >> i & 1 ? i : -1) {
         case 0: news_status(m, in.root, NOW_NS); break;

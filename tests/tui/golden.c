@@ -152,7 +152,7 @@ static void folder_read(struct app *a)
 /* ---- the program on the terminal: draws a screen, and the next one when a byte comes ---- */
 
 /* Two environments that post, and one that has gone; the door that takes their groups. The simulated run has none. */
-static void environments_add(struct model *m)
+static void environments_add(struct run_view *m)
 {
     static const struct {
         const char *name, *kind, *phase;
@@ -165,7 +165,7 @@ static void environments_add(struct model *m)
     };
     static const char *const names[] = { "groups", "per minute", "waiting", "steps old", "refused", "had no room" };
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
-        struct proc *p = model_proc(m, rows[i].name);
+        struct proc *p = view_proc(m, rows[i].name);
         snprintf(p->kind, sizeof(p->kind), "%s", rows[i].kind);
         snprintf(p->phase, sizeof(p->phase), "%s", rows[i].phase);
         p->phase_s = rows[i].phase_s;
@@ -177,14 +177,14 @@ static void environments_add(struct model *m)
             g->value = rows[i].figure[k];
         }
     }
-    struct proc *door = model_proc(m, "environments");
+    struct proc *door = view_proc(m, "environments");
     door->gauge[door->n_gauge++] = (struct gauge){ "environments", 2 };
     snprintf(door->waits_for, sizeof(door->waits_for), "environments to post groups");
     for (int64_t step = 0; step < m->n_step; step++) {
-        model_metric(m, step, "env/groups_per_min", 30 + (double)(step % 20));
-        model_metric(m, step, "env/waiting", (double)(step % 7));
-        model_metric(m, step, "env/age", 1.5);
-        model_metric(m, step, "env/refused", (double)(step / 50));
+        view_metric(m, step, "env/groups_per_min", 30 + (double)(step % 20));
+        view_metric(m, step, "env/waiting", (double)(step % 7));
+        view_metric(m, step, "env/age", 1.5);
+        view_metric(m, step, "env/refused", (double)(step / 50));
     }
 }
 
@@ -210,14 +210,14 @@ static int screens_show(enum color_depth depth, const char *dir)
     struct screen s;
     struct app a;
     int w, h;
-    struct model *m = model_new(&err);
+    struct run_view *m = view_new(&err);
     struct feed *feed = m ? simulate_new(&run, m, NOW_NS, &err) : NULL;
     struct archive *archive = archive_new(dir);
     struct device_log *devices = device_log_new(dir);
     if (!feed || !archive || !devices || !screen_open(&s, &o, &err))
         return 1;
-    model_knob(m, "rollout_save_dir", "", NOW_NS);
-    model_knob(m, "telemetry_s", "10", NOW_NS);
+    view_knob(m, "rollout_save_dir", "", NOW_NS);
+    view_knob(m, "telemetry_s", "10", NOW_NS);
     for (int64_t i = 0; i < MIN(m->n_event, (int64_t)MODEL_EVENTS); i++)
         m->event[i].time_s = WALL_S - 10 * (double)(m->n_event - i);
     for (int i = 0; i < m->n_saved; i++)

@@ -97,7 +97,7 @@ static void keys_make(char *out, size_t size)
     }
 }
 
-static bool known(struct feed *feed, struct model *m)
+static bool known(struct feed *feed, struct run_view *m)
 {
     int64_t begin = clock_ns();
     while (clock_ns() - begin < LIMIT_NS) {
@@ -132,7 +132,7 @@ static bool harmless(const char *text)
     return false;
 }
 
-static int compare(const struct model *before, const struct model *after)
+static int compare(const struct run_view *before, const struct run_view *after)
 {
     int wrong = 0;
     const struct event_view *e;
@@ -145,8 +145,8 @@ static int compare(const struct model *before, const struct model *after)
             fprintf(stderr, "monkey: '%s' is %s and was %s\n", knobs[i].name, after->knob[i].text, before->knob[i].text);
             wrong++;
         }
-    const struct event_view *last = model_event_at(before, 0);
-    for (int64_t i = 0; (e = model_event_at(after, i)) != NULL && (!last || e->id > last->id); i++)
+    const struct event_view *last = view_event_at(before, 0);
+    for (int64_t i = 0; (e = view_event_at(after, i)) != NULL && (!last || e->id > last->id); i++)
         if (strcmp(e->kind, "command") == 0 && !harmless(e->text)) {
             fprintf(stderr, "monkey: a command came without an answer to a question: %s\n", e->text);
             wrong++;
@@ -163,7 +163,7 @@ int main(int argc, char **argv)
     }
     long keys = strtol(argv[2], NULL, 10), pressed = 0;
     rng = strtoull(argv[3], NULL, 10);
-    struct model *before = model_new(&err), *after = model_new(&err);
+    struct run_view *before = view_new(&err), *after = view_new(&err);
     struct feed *feed = before && after ? link_new(argv[1], false, before, clock_ns(), &err) : NULL;
     if (!feed || !known(feed, before)) {
         fprintf(stderr, "monkey: %s\n", err.text[0] ? err.text : "the run does not answer");

@@ -50,7 +50,7 @@ static void draw(struct app *a, struct cells *c, struct times *t)
     time_add(t, begin);
 }
 
-static bool pump(struct feed *feed, struct model *m, int wait_ms, struct times *t)
+static bool pump(struct feed *feed, struct run_view *m, int wait_ms, struct times *t)
 {
     struct pollfd fd = { .fd = feed->fd, .events = POLLIN };
     if (feed->fd >= 0)
@@ -66,7 +66,7 @@ static bool pump(struct feed *feed, struct model *m, int wait_ms, struct times *
 static bool fleet_measure(const char *run_dir, double seconds, struct error *err)
 {
     static struct times draws[N_PANE], news;
-    struct model *m = model_new(err);
+    struct run_view *m = view_new(err);
     struct feed *feed = m ? link_new(run_dir, false, m, clock_ns(), err) : NULL;
     struct app a;
     struct cells c = { 0 };
@@ -99,7 +99,7 @@ static bool history_measure(int64_t steps, struct error *err)
     struct simulate_options o = { .steps = steps, .done = steps, .step_s = 1, .workers = 2, .seed = 1 };
     struct app a;
     struct cells c = { 0 };
-    struct model *m = model_new(err);
+    struct run_view *m = view_new(err);
     int64_t begin = clock_ns();
     struct feed *feed = m ? simulate_new(&o, m, begin, err) : NULL;
     if (!feed || !app_init(&a, m, feed, COLS, ROWS, err) || !cells_resize(&c, COLS, ROWS, err))
@@ -117,7 +117,7 @@ static bool history_measure(int64_t steps, struct error *err)
 static bool load_measure(const char *run_dir, struct error *err)
 {
     static struct times news, t;
-    struct model *m = model_new(err);
+    struct run_view *m = view_new(err);
     int64_t begin = clock_ns();
     struct feed *feed = m ? link_new(run_dir, false, m, begin, err) : NULL;
     struct app a;
@@ -125,7 +125,7 @@ static bool load_measure(const char *run_dir, struct error *err)
     double first_s = 0;
     if (!feed || !app_init(&a, m, feed, COLS, ROWS, err) || !cells_resize(&c, COLS, ROWS, err))
         return false;
-    while ((m->told_ns == 0 || !model_steps_whole(m)) && clock_ns() - begin < (int64_t)60e9) {
+    while ((m->told_ns == 0 || !view_steps_whole(m)) && clock_ns() - begin < (int64_t)60e9) {
         pump(feed, m, 20, &news);
         if (first_s == 0 && m->n_step > 1) {
             draw(&a, &c, &t);

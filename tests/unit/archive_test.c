@@ -27,7 +27,7 @@ struct kept {
     char dir[64];
     struct journal *journal;
     struct rollout_file *file;
-    struct model *m;
+    struct run_view *m;
     struct archive *archive;
     int64_t now;
 };
@@ -43,7 +43,7 @@ static void kept_make(struct kept *k)
     snprintf(path, sizeof path, "%s/rollouts/groups.zst", k->dir);
     assert_non_null(k->journal = journal_open(k->dir, &err));
     assert_non_null(k->file = rollout_file_open(path, 0, NULL, &err));
-    assert_non_null(k->m = model_new(&err));
+    assert_non_null(k->m = view_new(&err));
     assert_non_null(k->archive = archive_new(k->dir));
 }
 
@@ -218,7 +218,7 @@ static void prompts_are_counted_over_all_their_groups(UNUSED void **state)
 static void a_folder_without_a_journal_is_an_empty_archive_that_says_why(UNUSED void **state)
 {
     struct error err;
-    struct model *m = model_new(&err);
+    struct run_view *m = view_new(&err);
     struct archive *a = archive_new("/nonexistent/run");
     archive_pump(a, m, 100, S, S);
     assert_false(archive_pump(a, m, 100, S, S));
@@ -233,13 +233,13 @@ static void kept_groups_check(struct kept *k, const char *settings)
 {
     struct error err;
     char path[128];
-    struct model *m = model_new(&err);
+    struct run_view *m = view_new(&err);
     snprintf(path, sizeof path, "%s/run.yaml", k->dir);
     assert_true(file_write(path, settings, strlen(settings), &err));
     struct feed *feed = record_new(k->dir, m, S, &err);
     assert_non_null(feed);
     for (int64_t step = 2; step >= 1; step--) {
-        const struct rollout_view *g = model_rollout_at(m, 0);
+        const struct rollout_view *g = view_rollout_at(m, 0);
         assert_non_null(g);
         assert_int_equal(g->item, 2 * (step - 1));
         assert_int_equal(g->step, step);

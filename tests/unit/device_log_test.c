@@ -16,12 +16,12 @@
 
 #define S ((int64_t)1000000000)
 
-static struct model *model_make(const char *telemetry_s)
+static struct run_view *model_make(const char *telemetry_s)
 {
     struct error err;
-    struct model *m = model_new(&err);
+    struct run_view *m = view_new(&err);
     assert_non_null(m);
-    model_knob(m, "telemetry_s", telemetry_s, S);
+    view_knob(m, "telemetry_s", telemetry_s, S);
     m->told_ns = S;
     return m;
 }
@@ -40,7 +40,7 @@ static void sample_put(struct journal *j, const char *node, double at_s, double 
     assert_true(journal_commit(j, &err));
 }
 
-static void pump(struct device_log *d, struct model *m, int64_t *now)
+static void pump(struct device_log *d, struct run_view *m, int64_t *now)
 {
     *now += S;
     for (int i = 0; device_log_pump(d, m, 1, *now); i++)
@@ -53,7 +53,7 @@ static void samples_become_curves_of_every_host_and_gpu(void **state)
     struct error err;
     int64_t now = S;
     struct journal *j = journal_open(f->path, &err);
-    struct model *m = model_make("10");
+    struct run_view *m = model_make("10");
     struct device_log *d = device_log_new(f->path);
     assert_non_null(j);
     pump(d, m, &now);
@@ -101,7 +101,7 @@ static void a_sample_that_is_late_leaves_no_hole_and_a_pause_does(void **state)
     struct error err;
     int64_t now = S;
     struct journal *j = journal_open(f->path, &err);
-    struct model *m = model_make("10");
+    struct run_view *m = model_make("10");
     struct device_log *d = device_log_new(f->path);
     static const double at[] = { 0, 10, 30, 90 };
     for (size_t i = 0; i < ARRAY_SIZE(at); i++)
@@ -130,7 +130,7 @@ static void the_pane_shows_the_curves_of_what_is_chosen(void **state)
     struct cells c = { 0 };
     struct app app;
     struct journal *j = journal_open(f->path, &err);
-    struct model *m = model_make("15");
+    struct run_view *m = model_make("15");
     struct device_log *d = device_log_new(f->path);
     assert_true(app_init(&app, m, NULL, 120, 36, &err));
     app.devices = d;
@@ -173,7 +173,7 @@ static void hosts_without_room_are_counted_and_no_others(void **state)
     int64_t now = S;
     char node[16];
     struct journal *j = journal_open(f->path, &err);
-    struct model *m = model_make("10");
+    struct run_view *m = model_make("10");
     struct device_log *d = device_log_new(f->path);
     struct journal_metric cpu = { "host/cpu_percent", 1 };
     for (int i = 0; i <= DEVICE_LOG_MAX; i++) {

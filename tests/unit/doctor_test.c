@@ -11,15 +11,15 @@
 
 #define NOW ((int64_t)1000 * 1000000000)
 
-static struct model *running(int64_t n_step)
+static struct run_view *running(int64_t n_step)
 {
     struct error err;
-    struct model *m = model_new(&err);
+    struct run_view *m = view_new(&err);
     assert_non_null(m);
     m->state = RUN_RUNNING;
     m->told_ns = NOW;
     m->step = n_step;
-    model_link(m, LINK_LIVE, "", NOW);
+    view_link(m, LINK_LIVE, "", NOW);
     return m;
 }
 
@@ -48,7 +48,7 @@ static void the_largest_share_of_a_step_is_named(UNUSED void **state)
         { .7, .0, .2, .0, 0, 0, 0, .8, 100, 80, NAN, "filtering: 80 % of the groups give no gradient", "filter_range" },
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
-        struct model *m = running(20);
+        struct run_view *m = running(20);
         for (int64_t step = 1; step <= 20; step++) {
             const double values[][2] = {
                 { M_STEP_S, 2 },
@@ -65,9 +65,9 @@ static void the_largest_share_of_a_step_is_named(UNUSED void **state)
                 { M_LENGTH_P50, cases[i].median },
                 { M_IDLE_SHARE, cases[i].tail },
             };
-            model_step_begin(m, step);
+            view_step_begin(m, step);
             for (size_t k = 0; k < ARRAY_SIZE(values); k++)
-                model_metric(m, step, metrics[(int)values[k][0]].name, values[k][1]);
+                view_metric(m, step, metrics[(int)values[k][0]].name, values[k][1]);
         }
         struct diagnosis d = doctor_say(m, NOW);
         if (d.kind != DIAGNOSIS_BOUND || !strstr(d.text, cases[i].text) || !d.remedy[0] || strcmp(d.knob, cases[i].knob) != 0)
@@ -95,15 +95,15 @@ static void a_trainer_that_is_always_late_is_named(UNUSED void **state)
         { { 1, 1, 1, 1, 1, 1 }, 0.2, 0.6, "gradients and weights are on their way for 30 % of a step of 2 s", "not late, but far" },
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
-        struct model *m = running(6);
+        struct run_view *m = running(6);
         for (int64_t step = 1; step <= 6; step++) {
-            model_step_begin(m, step);
-            model_metric(m, step, "time/step_s", 2);
-            model_metric(m, step, "time/train_s", 1.8);
-            model_metric(m, step, "time/ranks_idle_s", cases[i].idle_s);
-            model_metric(m, step, "time/ranks_exposed_s", cases[i].exposed_s);
+            view_step_begin(m, step);
+            view_metric(m, step, "time/step_s", 2);
+            view_metric(m, step, "time/train_s", 1.8);
+            view_metric(m, step, "time/ranks_idle_s", cases[i].idle_s);
+            view_metric(m, step, "time/ranks_exposed_s", cases[i].exposed_s);
             if (!isnan(cases[i].late[step - 1]))
-                model_metric(m, step, "train/late_rank", cases[i].late[step - 1]);
+                view_metric(m, step, "train/late_rank", cases[i].late[step - 1]);
         }
         struct diagnosis d = doctor_say(m, NOW);
         if (!strstr(d.text, cases[i].text))
@@ -114,8 +114,8 @@ static void a_trainer_that_is_always_late_is_named(UNUSED void **state)
 
 static void before_the_first_step_it_says_what_that_waits_for(UNUSED void **state)
 {
-    struct model *m = running(0);
-    struct proc *p = model_proc(m, "worker cpu:0");
+    struct run_view *m = running(0);
+    struct proc *p = view_proc(m, "worker cpu:0");
     snprintf(p->phase, sizeof p->phase, "loading");
     p->phase_s = 12;
     p->heard_ns = NOW;
@@ -132,7 +132,7 @@ static void before_the_first_step_it_says_what_that_waits_for(UNUSED void **stat
 
 static void what_is_broken_comes_before_what_is_slow(UNUSED void **state)
 {
-    struct model *m = running(0);
+    struct run_view *m = running(0);
     snprintf(m->alert, sizeof m->alert, "all of the last 64 groups were filtered");
     snprintf(m->alert_remedy, sizeof m->alert_remedy, "check the prompt");
     struct diagnosis d = doctor_say(m, NOW);

@@ -13,7 +13,7 @@
 struct fixture {
     char *dir;
     struct journal *journal;
-    struct model *model;
+    struct run_view *model;
 };
 
 static int setup(void **state)
@@ -22,7 +22,7 @@ static int setup(void **state)
     struct fixture *f = calloc(1, sizeof *f);
     f->dir = mkdtemp(strdup("/tmp/rc_run_end_XXXXXX"));
     f->journal = journal_open(f->dir, &err);
-    f->model = model_new(&err);
+    f->model = view_new(&err);
     *state = f;
     return f->journal && f->model ? 0 : -1;
 }
@@ -62,7 +62,7 @@ static void what_was_missed_is_added_to_what_is_known(void **state)
 {
     struct error err;
     struct fixture *f = *state;
-    struct model *m = f->model;
+    struct run_view *m = f->model;
     steps_put(f, 1, 1, 5, 0.5);
     event_put(f, "state", "running", "{\"state\":\"running\"}");
     event_put(f, "eval", "evaluated", "{\"set\":\"all\",\"step\":5,\"n\":4,\"mean\":0.25}");
@@ -70,17 +70,17 @@ static void what_was_missed_is_added_to_what_is_known(void **state)
     m->incarnation = 1;
     m->state = RUN_RUNNING;
     for (int64_t s = 1; s <= 3; s++) {    // as telemetry has sent them
-        model_step_begin(m, s);
-        model_metric(m, s, metrics[M_REWARD].name, 0.75);
+        view_step_begin(m, s);
+        view_metric(m, s, metrics[M_REWARD].name, 0.75);
     }
-    model_event(m, &(struct event_view){ .id = 1, .kind = "state", .text = "running" });
+    view_event(m, &(struct event_view){ .id = 1, .kind = "state", .text = "running" });
     assert_true(run_end_read(m, f->dir, &err));
     assert_int_equal(m->n_step, 6);
     assert_int_equal(m->step, 5);
     assert_float_equal(series_at(&m->metric[M_REWARD], 3), 0.75, 0);    // not counted twice
     assert_float_equal(series_at(&m->metric[M_REWARD], 4), 0.5, 0);
     assert_int_equal(m->n_event, 3);
-    assert_string_equal(model_event_at(m, 1)->eval.set, "all");
+    assert_string_equal(view_event_at(m, 1)->eval.set, "all");
     assert_float_equal(m->eval[0].mean, 0.25, 0);
     assert_int_equal(m->state, RUN_STOPPED);
     assert_string_equal(m->reason, "stopped by me");
@@ -93,15 +93,15 @@ static void steps_that_were_gone_back_from_are_forgotten(void **state)
 {
     struct error err;
     struct fixture *f = *state;
-    struct model *m = f->model;
+    struct run_view *m = f->model;
     assert_true(journal_begin(f->journal, &err));
     assert_int_equal(journal_incarnation_begin(f->journal, 0, &err), 1);
     assert_true(journal_commit(f->journal, &err));
     steps_put(f, 1, 1, 6, 0.5);
     m->incarnation = 1;
     for (int64_t s = 1; s <= 6; s++) {
-        model_step_begin(m, s);
-        model_metric(m, s, metrics[M_REWARD].name, 0.5);
+        view_step_begin(m, s);
+        view_metric(m, s, metrics[M_REWARD].name, 0.5);
     }
     assert_true(journal_begin(f->journal, &err));
     assert_int_equal(journal_incarnation_begin(f->journal, 4, &err), 2);
@@ -110,8 +110,8 @@ static void steps_that_were_gone_back_from_are_forgotten(void **state)
     assert_int_equal(m->n_step, 5);
     assert_int_equal(m->step, 4);
     steps_put(f, 2, 5, 5, 0.125);
-    model_step_begin(m, 5);    // of the first life, as if its return had not been heard of
-    model_metric(m, 5, metrics[M_REWARD].name, 0.5);
+    view_step_begin(m, 5);    // of the first life, as if its return had not been heard of
+    view_metric(m, 5, metrics[M_REWARD].name, 0.5);
     assert_true(run_end_read(m, f->dir, &err));
     assert_int_equal(m->n_step, 6);
     assert_float_equal(series_at(&m->metric[M_REWARD], 5), 0.125, 0);

@@ -22,7 +22,7 @@
 #define T0 (100 * S)
 
 struct stage {
-    struct model *m;
+    struct run_view *m;
     struct feed *feed;
     struct app app;
     struct cells cells;
@@ -33,7 +33,7 @@ static void stage_make(struct stage *s, const struct simulate_options *o, int w,
 {
     struct error err = { 0 };
     *s = (struct stage){ .now = T0 };
-    s->m = model_new(&err);
+    s->m = view_new(&err);
     assert_non_null(s->m);
     s->feed = simulate_new(o, s->m, s->now, &err);
     assert_non_null(s->feed);
@@ -401,12 +401,12 @@ static void a_change_says_who_made_it_and_what_came_of_it(UNUSED void **state)
     assert_true(shows(&s, "learning_rate: 6e-4 -> 4e-4"));
     assert_true(shows(&s, "20 steps before: "));
     struct event_view alarm = { .id = 1000, .step = s.m->event[(s.m->n_event - 1) % MODEL_EVENTS].step, .kind = "alarm" };
-    for (int64_t i = 0; model_event_at(s.m, i); i++)
-        if (model_event_at(s.m, i)->changed)
-            alarm.step = model_event_at(s.m, i)->step + 3;    // the change acts from the step after its command on
+    for (int64_t i = 0; view_event_at(s.m, i); i++)
+        if (view_event_at(s.m, i)->changed)
+            alarm.step = view_event_at(s.m, i)->step + 3;    // the change acts from the step after its command on
     snprintf(alarm.text, sizeof alarm.text, "entropy jumped to 2");
     snprintf(alarm.detail, sizeof alarm.detail, "{\"state\":\"firing\"}");
-    model_event(s.m, &alarm);
+    view_event(s.m, &alarm);
     char next[80];
     snprintf(next, sizeof next, "the next alarm, in step %" PRId64 ": entropy jumped to 2", alarm.step);
     assert_true(shows(&s, next));    // that it came after the change does not say that it came from it
@@ -433,22 +433,22 @@ static void a_change_is_marked_where_it_acts(UNUSED void **state)
     char want[64];
     stage_make(&s, &usual, 150, 40);
     for (int64_t step = s.m->n_step; step < 140; step++) {
-        model_step_begin(s.m, step);
-        model_metric(s.m, step, metrics[M_REWARD].name, step < 103 ? 0.25 : 0.75);
+        view_step_begin(s.m, step);
+        view_metric(s.m, step, metrics[M_REWARD].name, step < 103 ? 0.25 : 0.75);
     }
     for (int64_t step = 1; step < s.m->n_step; step++)
-        model_metric(s.m, step, metrics[M_ROLLOUT_STEP].name, (double)((step - 1) / 2));
+        view_metric(s.m, step, metrics[M_ROLLOUT_STEP].name, (double)((step - 1) / 2));
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct event_view e = { .id = 2000 + (int64_t)i, .step = 101 };
         snprintf(e.kind, sizeof e.kind, "%s", cases[i].kind);
-        model_event_facts(s.m, &e, cases[i].facts, strlen(cases[i].facts));
-        assert_int_equal(model_change_step(s.m, model_event_at(s.m, 0)), cases[i].step);
+        view_event_facts(s.m, &e, cases[i].facts, strlen(cases[i].facts));
+        assert_int_equal(view_change_step(s.m, view_event_at(s.m, 0)), cases[i].step);
     }
     s.m->n_event = 0;
     for (int64_t step = 60; step < 140; step++)
         series_set(&s.m->metric[M_REWARD], step, step < 103 ? 0.25 : 0.75);
-    model_event_facts(s.m, &(struct event_view){ .id = 1, .step = 101, .kind = "command", .text = "learning_rate" }, cases[0].facts,
-                      strlen(cases[0].facts));
+    view_event_facts(s.m, &(struct event_view){ .id = 1, .step = 101, .kind = "command", .text = "learning_rate" }, cases[0].facts,
+                     strlen(cases[0].facts));
     metrics_open(&s.app, M_REWARD);
     press(&s, 'N');
     snprintf(want, sizeof want, "step 103: 0.750   20 steps before: 0.250, from here: 0.750");
@@ -494,7 +494,7 @@ static void every_metric_is_listed_and_several_share_a_chart(UNUSED void **state
 {
     struct stage s;
     stage_make(&s, &usual, 120, 36);
-    model_metric(s.m, s.m->n_step - 1, "reward/boxed", 0.25);    // one of the run's own
+    view_metric(s.m, s.m->n_step - 1, "reward/boxed", 0.25);    // one of the run's own
     press(&s, '9');
     for (int id = 0; id < METRIC_N; id++)
         if (s.m->metric[id].n > 0) {
@@ -879,7 +879,7 @@ static void a_click_on_a_group_selects_it_where_it_stands(UNUSED void **state)
         press(&s, KEY_TO_END);    // where there are more than fit, the first ones are above
         struct rect body = app_body(&s.app);
         int n_hit = 0, n = 0;
-        while (model_rollout_at(s.m, n))
+        while (view_rollout_at(s.m, n))
             n++;
         for (int y = body.y; y < body.y + body.h; y++) {
             screen(&s);
@@ -908,14 +908,14 @@ static void silence_of_an_agent_is_noticed_by_the_console_itself(UNUSED void **s
     stage_make(&s, &usual, 80, 24);
     pass(&s, 1);
     enum proc_verdict verdict;
-    assert_null(model_worst(s.m, s.now, &verdict));
-    assert_non_null(model_worst(s.m, s.now + 5 * S, &verdict));    // no news for 5 s
+    assert_null(view_worst(s.m, s.now, &verdict));
+    assert_non_null(view_worst(s.m, s.now + 5 * S, &verdict));    // no news for 5 s
     assert_int_equal(verdict, PROC_SILENT);
     stage_release(&s);
 }
 
 /* An alarm of the book that holds since step 140. */
-static void alarm_set(struct model *m, const char *name, enum alarm_state state, const char *text)
+static void alarm_set(struct run_view *m, const char *name, enum alarm_state state, const char *text)
 {
     for (int i = 0; i < m->n_alarm; i++)
         if (strcmp(m->alarm[i].name, name) == 0) {
@@ -999,7 +999,7 @@ static void an_alarm_is_acknowledged_and_muted_by_keys(UNUSED void **state)
 static void alarm_comes(struct stage *s, int64_t id, const char *facts)
 {
     struct event_view e = { .id = id, .step = 150, .kind = "alarm", .text = "reward exactly 0 for 3 steps" };
-    model_event_facts(s->m, &e, facts, strlen(facts));
+    view_event_facts(s->m, &e, facts, strlen(facts));
     app_news(&s->app, s->now);
 }
 
@@ -1066,12 +1066,12 @@ static void a_chosen_rollout_stays_while_new_ones_come(UNUSED void **state)
     stage_make(&s, &usual, 120, 30);
     type(&s, "3jj");
     char title[64];
-    snprintf(title, sizeof(title), "item %" PRId64 ",", model_rollout_at(s.m, 2)->item);
+    snprintf(title, sizeof(title), "item %" PRId64 ",", view_rollout_at(s.m, 2)->item);
     assert_true(shows(&s, title));
     pass(&s, 5);
     assert_true(shows(&s, title));
     press(&s, 'f');    // follow again
-    snprintf(title, sizeof(title), "item %" PRId64 ",", model_rollout_at(s.m, 0)->item);
+    snprintf(title, sizeof(title), "item %" PRId64 ",", view_rollout_at(s.m, 0)->item);
     assert_true(shows(&s, title));
     stage_release(&s);
 }
@@ -1083,11 +1083,11 @@ static void hostile_text_reaches_the_screen_only_as_signs(UNUSED void **state)
     static const char evil[] = "\x1b]0;owned\x07\x1b[2J\xc2\x9b"
                                "31m\xe2\x80\xae"
                                "abc\xff\x00tail";
-    struct rollout_view *g = model_rollout(s.m);
+    struct rollout_view *g = view_rollout(s.m);
     assert_true(rollout_view_begin(g, 9999999, 1, evil, sizeof(evil) - 1));
     assert_non_null(g);
     rollout_sample(g, evil, sizeof(evil) - 1, NAN, 3, true, evil);
-    model_log(s.m, "x\x1b[1m", evil, sizeof(evil) - 1);
+    view_log(s.m, "x\x1b[1m", evil, sizeof(evil) - 1);
     for (int pane = 0; pane < N_PANE; pane++) {
         app_show(&s.app, (enum pane_id)pane);
         screen(&s);
@@ -1102,26 +1102,26 @@ static void hostile_text_reaches_the_screen_only_as_signs(UNUSED void **state)
 static void rings_keep_the_newest_and_forget_the_oldest(UNUSED void **state)
 {
     struct error err;
-    struct model *m = model_new(&err);
+    struct run_view *m = view_new(&err);
     assert_non_null(m);
     for (int i = 0; i < 3 * MODEL_LOG; i++) {
         char line[64];
         int n = snprintf(line, sizeof(line), "2026-11-21T22:33:50.123 WARN  agent: line %d", i);
-        model_log(m, "agent", line, (size_t)n);
-        model_event(m, &(struct event_view){ .id = i + 1 });
-        assert_true(rollout_view_begin(model_rollout(m), i, i, "p", 1));
+        view_log(m, "agent", line, (size_t)n);
+        view_event(m, &(struct event_view){ .id = i + 1 });
+        assert_true(rollout_view_begin(view_rollout(m), i, i, "p", 1));
     }
-    assert_string_equal(model_log_at(m, 0)->text, "line 12287");
-    assert_string_equal(model_log_at(m, 0)->clock, "22:33:50");
-    assert_int_equal(model_log_at(m, 0)->level, LINE_WARN);
-    assert_null(model_log_at(m, MODEL_LOG));
-    assert_null(model_event_at(m, MODEL_EVENTS));
-    assert_int_equal(model_event_at(m, 0)->id, 3 * MODEL_LOG);
-    assert_int_equal(model_rollout_at(m, MODEL_ROLLOUTS - 1)->item, 3 * MODEL_LOG - MODEL_ROLLOUTS);
+    assert_string_equal(view_log_at(m, 0)->text, "line 12287");
+    assert_string_equal(view_log_at(m, 0)->clock, "22:33:50");
+    assert_int_equal(view_log_at(m, 0)->level, LINE_WARN);
+    assert_null(view_log_at(m, MODEL_LOG));
+    assert_null(view_event_at(m, MODEL_EVENTS));
+    assert_int_equal(view_event_at(m, 0)->id, 3 * MODEL_LOG);
+    assert_int_equal(view_rollout_at(m, MODEL_ROLLOUTS - 1)->item, 3 * MODEL_LOG - MODEL_ROLLOUTS);
     for (int i = 0; i < 2 * MODEL_PROCS; i++) {
         char name[32];
         snprintf(name, sizeof(name), "worker cpu:%d", i);
-        model_proc(m, name);
+        view_proc(m, name);
     }
     assert_int_equal(m->n_proc, MODEL_PROCS);
     assert_string_equal(m->proc[2].name, "worker cpu:2");    // in the order people count
@@ -1129,16 +1129,16 @@ static void rings_keep_the_newest_and_forget_the_oldest(UNUSED void **state)
 }
 
 /* n steps of `took` seconds, with a reward of step * slope. */
-static struct model *run_make(int64_t n, double took, double slope)
+static struct run_view *run_make(int64_t n, double took, double slope)
 {
     struct error err;
-    struct model *m = model_new(&err);
+    struct run_view *m = view_new(&err);
     assert_non_null(m);
     snprintf(m->name, sizeof(m->name), "other");
     for (int64_t step = 1; step <= n; step++) {
-        model_step_begin(m, step);
-        model_metric(m, step, "metrics/reward", (double)step * slope);
-        model_metric(m, step, "time/step_s", took);
+        view_step_begin(m, step);
+        view_metric(m, step, "metrics/reward", (double)step * slope);
+        view_metric(m, step, "time/step_s", took);
     }
     return m;
 }
@@ -1147,7 +1147,7 @@ static void another_run_is_in_the_charts_by_step_and_by_time(UNUSED void **state
 {
     struct stage s;
     stage_make(&s, &usual, 120, 36);
-    struct model *here = run_make(100, 1, 0.001), *there = run_make(60, 2, 0.01);
+    struct run_view *here = run_make(100, 1, 0.001), *there = run_make(60, 2, 0.01);
     struct compare c = { .model = there };
     struct chart_line line;
     compare_update(&c, here);
@@ -1212,7 +1212,7 @@ static void enter_shows_a_cut_line_in_full(UNUSED void **state)
     while (strlen(line) < 400)
         strcat(line, "words ");
     strcat(line, "the-end");
-    model_log(s.m, "agent", line, strlen(line));
+    view_log(s.m, "agent", line, strlen(line));
     press(&s, '5');
     assert_false(shows(&s, "the-end"));
     press(&s, KEY_RETURN);
@@ -1243,8 +1243,8 @@ static void a_setting_and_a_message_that_are_cut_are_shown_in_full(UNUSED void *
     press(&s, 'i');
     assert_true(shows(&s, "the newest message") && shows(&s, "the-end"));
     press(&s, KEY_ESCAPE);
-    const struct event_view *before = model_event_at(s.m, 0);
-    model_event(s.m, &(struct event_view){ .id = before ? before->id + 1 : 1, .who = "controller", .text = "back from step 9 to 8" });
+    const struct event_view *before = view_event_at(s.m, 0);
+    view_event(s.m, &(struct event_view){ .id = before ? before->id + 1 : 1, .who = "controller", .text = "back from step 9 to 8" });
     press(&s, 'i');    // the console's own message is not the newest any more
     assert_true(shows(&s, "the newest message") && shows(&s, "back from step 9 to 8") && shows(&s, "before it, this console said: begin"));
     press(&s, KEY_ESCAPE);
@@ -1302,7 +1302,7 @@ static void lanes_differ_by_more_than_colour(UNUSED void **state)
     for (int i = 0; i < 40; i++) {
         pass(&s, 1);
         for (int k = 0; k < s.m->n_proc; k++)
-            model_lane(s.m, &s.m->proc[k], s.now);
+            view_lane(s.m, &s.m->proc[k], s.now);
     }
     press(&s, '2');
     s.app.glyphs = GLYPHS_BLOCK;
@@ -1683,7 +1683,7 @@ static void eight_nodes(struct stage *s)
             };
             snprintf(d->name, sizeof d->name, "gpu %d", i);
             snprintf(name, sizeof name, "%s%sworker cuda:%d", h == 0 ? "" : host->node, h == 0 ? "" : "/", i);
-            struct proc *p = model_proc(s->m, name);
+            struct proc *p = view_proc(s->m, name);
             snprintf(p->phase, sizeof p->phase, "training");
             p->heard_ns = s->now;
         }
@@ -1758,12 +1758,12 @@ static void how_long_stages_of_a_pipeline_stand_still_is_below_the_processes(UNU
     stage_make(&s, &usual, 120, 40);
     press(&s, '2');
     assert_false(shows(&s, "stages"));
-    model_step_begin(s.m, 151);
-    model_metric(s.m, 151, "train/stages", 2);
-    model_metric(s.m, 151, "time/stages_idle_s", 0.5);
+    view_step_begin(s.m, 151);
+    view_metric(s.m, 151, "train/stages", 2);
+    view_metric(s.m, 151, "time/stages_idle_s", 0.5);
     assert_true(shows(&s, "trainer in 2 stages  idle, s: at most 0.500"));
-    model_metric(s.m, 151, "time/stages_idle_s/0", 0.125);
-    model_metric(s.m, 151, "time/stages_idle_s/1", 0.5);
+    view_metric(s.m, 151, "time/stages_idle_s/0", 0.125);
+    view_metric(s.m, 151, "time/stages_idle_s/1", 0.5);
     assert_true(shows(&s, "trainer in 2 stages  idle, s: 0.125 0.500"));
     controller_stays(&s);
     stage_release(&s);
@@ -1791,33 +1791,33 @@ static void what_trainers_exchange_and_who_is_late_is_below_the_processes(UNUSED
                  { "time/ranks_gather_s", 0.03125 },
                  { "perf/ranks_gather_gb", 1 },
                  { "time/step_s", 2 } };
-    model_step_begin(s.m, 151);
+    view_step_begin(s.m, 151);
     for (size_t i = 0; i < ARRAY_SIZE(told); i++)
-        model_metric(s.m, 151, told[i].name, told[i].value);
-    model_knob(s.m, "producer_tensor_parallel_size", "4", s.now);
-    struct proc *p = model_proc(s.m, "worker cpu:1");
+        view_metric(s.m, 151, told[i].name, told[i].value);
+    view_knob(s.m, "producer_tensor_parallel_size", "4", s.now);
+    struct proc *p = view_proc(s.m, "worker cpu:1");
     assert_non_null(p);
     snprintf(p->plays, sizeof(p->plays), "trainer 1, producer 1");
     assert_true(shows(&s, "2 trainers, zero_stage 2, producers on 4 devices each  reduce 1.9 GiB in 0.0625 s, gather 954 MiB in 0.0312 s"));
     assert_true(shows(&s, "exposed 12.5 % of a step  idle, s: 0.500 0.125  late: trainer 1 (worker cpu:1) by 0.500 s"));
-    model_knob(s.m, "tensor_parallel_size", "2", s.now);
+    view_knob(s.m, "tensor_parallel_size", "2", s.now);
     assert_true(shows(&s, "2 trainers on 2 devices each, zero_stage 2, producers on 4  reduce 1.9 GiB in 0.0625 s"));
-    model_knob(s.m, "tensor_parallel_size", "1", s.now);
-    model_knob(s.m, "producer_tensor_parallel_size", "1", s.now);
-    model_metric(s.m, 151, "perf/hosts_reduce_gb", 3);
-    model_metric(s.m, 151, "perf/hosts_gather_gb", 1.5);
+    view_knob(s.m, "tensor_parallel_size", "1", s.now);
+    view_knob(s.m, "producer_tensor_parallel_size", "1", s.now);
+    view_metric(s.m, 151, "perf/hosts_reduce_gb", 3);
+    view_metric(s.m, 151, "perf/hosts_gather_gb", 1.5);
     assert_true(
         shows(&s, "2 trainers, zero_stage 2  reduce 1.9 GiB in 0.0625 s, gather 954 MiB in 0.0312 s; between hosts 2.8 GiB + 1.4 GiB"));
-    model_knob(s.m, "producer_tensor_parallel_size", "4", s.now);
-    model_metric(s.m, 151, "train/stages", 2);
-    model_knob(s.m, "tensor_parallel_size", "2", s.now);
+    view_knob(s.m, "producer_tensor_parallel_size", "4", s.now);
+    view_metric(s.m, 151, "train/stages", 2);
+    view_knob(s.m, "tensor_parallel_size", "2", s.now);
     assert_true(shows(&s, "2 trainers in 2 stages of 2 devices each, zero_stage 2, producers on 4  reduce 1.9 GiB in 0.0625 s"));
-    model_knob(s.m, "tensor_parallel_size", "1", s.now);
+    view_knob(s.m, "tensor_parallel_size", "1", s.now);
     assert_true(shows(&s, "2 trainers in 2 stages each, zero_stage 2, producers on 4  reduce 1.9 GiB in 0.0625 s"));
     controller_stays(&s);
     app_resize(&s.app, 120, 40);
-    model_step_begin(s.m, 152);    // a step in which nobody waited has no late one
-    model_metric(s.m, 152, "train/ranks", 2);
+    view_step_begin(s.m, 152);    // a step in which nobody waited has no late one
+    view_metric(s.m, 152, "train/ranks", 2);
     assert_false(shows(&s, "late: "));
     app_show(&s.app, PANE_DEVICES);
     assert_true(shows(&s, "2 trainers in 2 stages each, zero_stage 2"));

@@ -18,22 +18,22 @@ struct story {    // a feed that has something new each time it is asked
     int n;    // how often it has been
 };
 
-static void steps_add(struct model *m, int64_t end)
+static void steps_add(struct run_view *m, int64_t end)
 {
     for (int64_t s = MAX(m->n_step, (int64_t)1); s < end; s++) {
-        model_step_begin(m, s);
-        model_metric(m, s, metrics[M_REWARD].name, 0.5);
+        view_step_begin(m, s);
+        view_metric(m, s, metrics[M_REWARD].name, 0.5);
     }
 }
 
-static void event_add(struct model *m, int64_t id, int64_t step, const char *kind, const char *facts)
+static void event_add(struct run_view *m, int64_t id, int64_t step, const char *kind, const char *facts)
 {
     struct event_view e = { .id = id, .step = step, .time_s = clock_wall_s() + 1 };
     snprintf(e.kind, sizeof e.kind, "%s", kind);
-    model_event_facts(m, &e, facts, strlen(facts));
+    view_event_facts(m, &e, facts, strlen(facts));
 }
 
-static void story_pump(struct feed *f, struct model *m, int64_t now_ns)
+static void story_pump(struct feed *f, struct run_view *m, int64_t now_ns)
 {
     struct story *s = (struct story *)f;
     switch (s->n++) {
@@ -41,7 +41,7 @@ static void story_pump(struct feed *f, struct model *m, int64_t now_ns)
         m->told_ns = now_ns;
         m->state = RUN_RUNNING;
         m->step = 3;
-        model_eval(m, "all", 1, 4, 0.125);
+        view_eval(m, "all", 1, 4, 0.125);
         event_add(m, 1, 2, "checkpoint", "{\"step\":2,\"path\":\"step-2\"}");
         break;
     case 1: steps_add(m, 4); break;
@@ -71,7 +71,7 @@ static void an_event_is_printed_after_the_step_it_follows(UNUSED void **state)
     };
     struct error err;
     struct story story = { .feed = { .fd = -1, .pump = story_pump, .due_ns = story_due } };
-    struct model *m = model_new(&err);
+    struct run_view *m = view_new(&err);
     char *text = NULL;
     size_t len = 0, n = 0;
     FILE *out = open_memstream(&text, &len);
@@ -96,8 +96,8 @@ struct typed {    // a feed that keeps the last command it was given
     char text[2048];
 };
 
-static bool typed_command(struct feed *f, UNUSED struct model *m, UNUSED const struct command *c, const char *text, UNUSED int64_t now_ns,
-                          UNUSED struct error *err)
+static bool typed_command(struct feed *f, UNUSED struct run_view *m, UNUSED const struct command *c, const char *text,
+                          UNUSED int64_t now_ns, UNUSED struct error *err)
 {
     struct typed *t = (struct typed *)f;
     snprintf(t->text, sizeof t->text, "%s", text);
@@ -121,11 +121,11 @@ static void a_long_command_is_sent_whole_or_not_at_all(UNUSED void **state)
 {
     struct error err;
     struct typed typed = { .feed = { .fd = -1, .command = typed_command } };
-    struct model *m = model_new(&err);
+    struct run_view *m = view_new(&err);
     char *said = NULL, line[2048] = "set learning_rate=0.5";
     size_t len = 0;
     struct plain p = { .feed = &typed.feed, .model = m, .out = open_memstream(&said, &len) };
-    model_knob(m, "learning_rate", "1e-6", 1);
+    view_knob(m, "learning_rate", "1e-6", 1);
     while (strlen(line) < 400)    // asked about, then sent as it was typed
         strcat(line, " learning_rate=0.5");
     type(&p, line);

@@ -1,5 +1,5 @@
-/* model.c - see model.h */
-#include "console/fleet/model.h"
+/* run_view.c - see run_view.h */
+#include "console/fleet/run_view.h"
 #include <jansson.h>
 #include <inttypes.h>
 #include <math.h>
@@ -56,9 +56,9 @@ const struct phase_row *phase_find(const char *phase)
     return &phase_table[n_phases - 1];
 }
 
-struct model *model_new(struct error *err)
+struct run_view *view_new(struct error *err)
 {
-    struct model *m = calloc(1, sizeof(*m));
+    struct run_view *m = calloc(1, sizeof(*m));
     if (m) {
         m->extra = calloc(MODEL_EXTRA, sizeof(*m->extra));
         m->proc = calloc(MODEL_PROCS, sizeof(*m->proc));
@@ -82,7 +82,7 @@ struct model *model_new(struct error *err)
     return m;
 }
 
-void fleet_model_free(struct model *m)
+void fleet_model_free(struct run_view *m)
 {
     if (!m)
         return;
@@ -106,37 +106,37 @@ void fleet_model_free(struct model *m)
     free(m);
 }
 
-void model_changed(struct model *m)
+void view_changed(struct run_view *m)
 {
     m->version++;
 }
 
-void model_steps_cut(struct model *m, int64_t step)
+void view_steps_cut(struct run_view *m, int64_t step)
 {
     for (int i = 0; i < METRIC_N; i++)
         series_cut(&m->metric[i], step);
     for (int i = 0; i < m->n_extra; i++)
         series_cut(&m->extra[i].series, step);
     m->n_step = MIN(m->n_step, step);
-    model_changed(m);
+    view_changed(m);
 }
 
-bool model_steps_whole(const struct model *m)
+bool view_steps_whole(const struct run_view *m)
 {
     return m->step == 0 || m->n_step > MIN(m->step, (int64_t)SERIES_MAX - 1);
 }
 
-void model_step_begin(struct model *m, int64_t step)
+void view_step_begin(struct run_view *m, int64_t step)
 {
     if (step < 0 || step >= SERIES_MAX)
         return;
     if (step < m->n_step)    // a rollback: the old values of later steps are void
-        model_steps_cut(m, step);
+        view_steps_cut(m, step);
     m->n_step = step + 1;
-    model_changed(m);
+    view_changed(m);
 }
 
-struct series *model_series(struct model *m, const char *name)
+struct series *view_series(struct run_view *m, const char *name)
 {
     int id = metric_find(name);
     if (id >= 0)
@@ -152,9 +152,9 @@ struct series *model_series(struct model *m, const char *name)
     return &e->series;
 }
 
-void model_metric(struct model *m, int64_t step, const char *name, double value)
+void view_metric(struct run_view *m, int64_t step, const char *name, double value)
 {
-    struct series *s = model_series(m, name);
+    struct series *s = view_series(m, name);
     if (s && !isnan(value))
         series_set(s, step, value);
 }
@@ -175,7 +175,7 @@ static int proc_order(const char *a, const char *b)
     return ra != rb ? ra - rb : strverscmp(a, b);
 }
 
-struct proc *model_proc(struct model *m, const char *name)
+struct proc *view_proc(struct run_view *m, const char *name)
 {
     int at = 0, end = m->n_proc;
     while (at < end) {
@@ -194,11 +194,11 @@ struct proc *model_proc(struct model *m, const char *name)
     m->proc[at] = (struct proc){ .progress = NAN };
     snprintf(m->proc[at].name, sizeof(m->proc[at].name), "%s", name);
     memset(m->proc[at].lane, ' ', sizeof(m->proc[at].lane));
-    model_changed(m);
+    view_changed(m);
     return &m->proc[at];
 }
 
-void model_procs_sweep(struct model *m)
+void view_procs_sweep(struct run_view *m)
 {
     int kept = 0;
     for (int i = 0; i < m->n_proc; i++)
@@ -208,11 +208,11 @@ void model_procs_sweep(struct model *m)
             m->proc[kept++].told = false;
         }
     if (kept < m->n_proc)
-        model_changed(m);
+        view_changed(m);
     m->n_proc = kept;
 }
 
-void model_lane(struct model *m, struct proc *p, int64_t now_ns)
+void view_lane(struct run_view *m, struct proc *p, int64_t now_ns)
 {
     int64_t s = now_ns / 1000000000;
     char letter = p->phase[0] ? phase_find(p->phase)->letter : ' ';
@@ -226,20 +226,20 @@ void model_lane(struct model *m, struct proc *p, int64_t now_ns)
         *here = letter;
     for (; p->lane_s < s; p->lane_s++)
         p->lane[(p->lane_s + 1) % LANE_SECONDS] = letter;
-    model_changed(m);
+    view_changed(m);
 }
 
-void model_fleet_forget(struct model *m)
+void view_fleet_forget(struct run_view *m)
 {
     if (m->n_proc + m->n_host + m->n_device == 0)
         return;
     m->n_proc = m->n_host = m->n_device = 0;
     m->sweep = (struct fleet_sweep){ .next = 0 };
     m->n_node = m->n_left_out = 0;
-    model_changed(m);
+    view_changed(m);
 }
 
-enum proc_verdict model_verdict(const struct model *m, const struct proc *p, int64_t now_ns)
+enum proc_verdict view_verdict(const struct run_view *m, const struct proc *p, int64_t now_ns)
 {
     if (run_state_is_over(m->state))
         return PROC_OK;
@@ -249,13 +249,13 @@ enum proc_verdict model_verdict(const struct model *m, const struct proc *p, int
     return p->verdict;
 }
 
-const struct proc *model_worst(const struct model *m, int64_t now_ns, enum proc_verdict *verdict)
+const struct proc *view_worst(const struct run_view *m, int64_t now_ns, enum proc_verdict *verdict)
 {
     static const int rank[] = { [PROC_OK] = 0, [PROC_SLOW] = 1, [PROC_SILENT] = 2, [PROC_STUCK] = 3 };
     const struct proc *worst = NULL;
     *verdict = PROC_OK;
     for (int i = 0; i < m->n_proc; i++) {
-        enum proc_verdict v = model_verdict(m, &m->proc[i], now_ns);
+        enum proc_verdict v = view_verdict(m, &m->proc[i], now_ns);
         if (rank[v] > rank[*verdict]) {
             *verdict = v;
             worst = &m->proc[i];
@@ -286,13 +286,13 @@ static char *text_keep(const char *text, size_t len, size_t max)
     return copy;
 }
 
-struct rollout_view *model_rollout(struct model *m)
+struct rollout_view *view_rollout(struct run_view *m)
 {
-    model_changed(m);
+    view_changed(m);
     return &m->rollout[m->n_rollout++ % MODEL_ROLLOUTS];
 }
 
-bool model_groups_path(const struct model *m, const char *run_dir, char *out, size_t size)
+bool view_groups_path(const struct run_view *m, const char *run_dir, char *out, size_t size)
 {
     struct error unused;
     const struct knob *k = knob_find("rollout_save_dir", &unused);
@@ -300,7 +300,7 @@ bool model_groups_path(const struct model *m, const char *run_dir, char *out, si
     return dir[0] && !m->far ? path_join(out, size, dir, "groups.zst") : path_join(out, size, run_dir, "rollouts/groups.zst");
 }
 
-enum advantage_form model_advantages(const struct model *m)
+enum advantage_form view_advantages(const struct run_view *m)
 {
     struct error unused;
     const struct knob *k = knob_find("advantages", &unused);
@@ -308,18 +308,18 @@ enum advantage_form model_advantages(const struct model *m)
     return form >= 0 ? (enum advantage_form)form : ADV_DEVIATION;    // the default, as long as the run has not told
 }
 
-const struct rollout_view *model_rollout_at(const struct model *m, int64_t i)
+const struct rollout_view *view_rollout_at(const struct run_view *m, int64_t i)
 {
     int64_t held = MIN(m->n_rollout, MODEL_ROLLOUTS);
     return i < 0 || i >= held ? NULL : &m->rollout[(m->n_rollout - 1 - i) % MODEL_ROLLOUTS];
 }
 
-void model_event(struct model *m, const struct event_view *e)
+void view_event(struct run_view *m, const struct event_view *e)
 {
     if (m->n_event > 0 && e->id <= m->event[(m->n_event - 1) % MODEL_EVENTS].id)
         return;
     m->event[m->n_event++ % MODEL_EVENTS] = *e;
-    model_changed(m);
+    view_changed(m);
 }
 
 /* Does the alarm of these facts begin, with the action "bell"? */
@@ -350,7 +350,7 @@ static void changes_place(struct event_view *e, const json_t *changes)
 
 #define CHANGE_FAR 10000    // steps in which a change of rollout steps is looked for
 
-int64_t model_change_step(const struct model *m, const struct event_view *e)
+int64_t view_change_step(const struct run_view *m, const struct event_view *e)
 {
     if (!e->changed && strcmp(e->kind, "return") != 0)
         return -1;
@@ -363,7 +363,7 @@ int64_t model_change_step(const struct model *m, const struct event_view *e)
     return -1;
 }
 
-void model_event_facts(struct model *m, const struct event_view *e, const char *facts, size_t len)
+void view_event_facts(struct run_view *m, const struct event_view *e, const char *facts, size_t len)
 {
     struct event_view full = *e;
     json_t *o = json_text_read(facts, len, 0, NULL), *mean = json_object_get(o, "mean");
@@ -381,13 +381,13 @@ void model_event_facts(struct model *m, const struct event_view *e, const char *
         v->step = json_integer_value(json_object_get(o, "step"));
         v->n = json_integer_value(json_object_get(o, "n"));
         v->mean = json_number_value(mean);
-        model_eval(m, set, v->step, v->n, v->mean);
+        view_eval(m, set, v->step, v->n, v->mean);
     }
     json_decref(o);
-    model_event(m, &full);
+    view_event(m, &full);
 }
 
-const struct event_view *model_event_at(const struct model *m, int64_t i)
+const struct event_view *view_event_at(const struct run_view *m, int64_t i)
 {
     int64_t held = MIN(m->n_event, MODEL_EVENTS);
     return i < 0 || i >= held ? NULL : &m->event[(m->n_event - 1 - i) % MODEL_EVENTS];
@@ -432,7 +432,7 @@ static double stamp_s(const char *line, size_t len)
     return (double)(text[23] == 'Z' ? timegm(&tm) : mktime(&tm)) + ms * 1e-3;
 }
 
-void model_log(struct model *m, const char *proc, const char *line, size_t len)
+void view_log(struct run_view *m, const char *proc, const char *line, size_t len)
 {
     static const char *const levels[] = { [LINE_ERROR] = "ERROR", [LINE_WARN] = "WARN", [LINE_INFO] = "INFO", [LINE_DEBUG] = "DEBUG" };
     len = MIN(len, 2000);
@@ -461,10 +461,10 @@ void model_log(struct model *m, const char *proc, const char *line, size_t len)
     struct log_view *place = &m->log[m->n_log++ % MODEL_LOG];
     free(place->text);
     *place = v;
-    model_changed(m);
+    view_changed(m);
 }
 
-void model_log_copy(struct model *m, const struct log_view *l)
+void view_log_copy(struct run_view *m, const struct log_view *l)
 {
     struct log_view v = *l;
     v.text = text_keep(l->text, strlen(l->text), 2000);
@@ -473,34 +473,34 @@ void model_log_copy(struct model *m, const struct log_view *l)
     struct log_view *place = &m->log[m->n_log++ % MODEL_LOG];
     free(place->text);
     *place = v;
-    model_changed(m);
+    view_changed(m);
 }
 
-void model_log_clear(struct model *m)
+void view_log_clear(struct run_view *m)
 {
     for (int i = 0; i < MODEL_LOG; i++) {
         free(m->log[i].text);
         m->log[i] = (struct log_view){ .text = NULL };
     }
     m->n_log = 0;
-    model_changed(m);
+    view_changed(m);
 }
 
-void model_rollouts_clear(struct model *m)
+void view_rollouts_clear(struct run_view *m)
 {
     for (int i = 0; i < MODEL_ROLLOUTS; i++)
         rollout_view_release(&m->rollout[i]);
     m->n_rollout = 0;
-    model_changed(m);
+    view_changed(m);
 }
 
-const struct log_view *model_log_at(const struct model *m, int64_t i)
+const struct log_view *view_log_at(const struct run_view *m, int64_t i)
 {
     int64_t held = MIN(m->n_log, MODEL_LOG);
     return i < 0 || i >= held ? NULL : &m->log[(m->n_log - 1 - i) % MODEL_LOG];
 }
 
-void model_knob(struct model *m, const char *name, const char *text, int64_t now_ns)
+void view_knob(struct run_view *m, const char *name, const char *text, int64_t now_ns)
 {
     for (int i = 0; i < n_knobs; i++) {
         if (strcmp(knobs[i].name, name) != 0)
@@ -513,12 +513,12 @@ void model_knob(struct model *m, const char *name, const char *text, int64_t now
             v->changed_ns = now_ns;
         }
         snprintf(v->text, sizeof(v->text), "%s", text);
-        model_changed(m);
+        view_changed(m);
         return;
     }
 }
 
-void model_eval(struct model *m, const char *set, int64_t step, int64_t n, double mean)
+void view_eval(struct run_view *m, const char *set, int64_t step, int64_t n, double mean)
 {
     struct eval_view *e = NULL;
     for (int i = 0; i < m->n_eval; i++)
@@ -540,29 +540,29 @@ void model_eval(struct model *m, const char *set, int64_t step, int64_t n, doubl
     e->n = n;
     e->step = step;
     e->mean = mean;
-    model_changed(m);
+    view_changed(m);
 }
 
-void model_link(struct model *m, enum link_state state, const char *text, int64_t now_ns)
+void view_link(struct run_view *m, enum link_state state, const char *text, int64_t now_ns)
 {
     if (m->link != state) {
         m->link_ns = now_ns;
-        model_changed(m);
+        view_changed(m);
     }
     m->link = state;
     snprintf(m->link_text, sizeof(m->link_text), "%s", text);
 }
 
-struct command_view *model_command_sent(struct model *m, uint64_t tag, const char *text)
+struct command_view *view_command_sent(struct run_view *m, uint64_t tag, const char *text)
 {
     struct command_view *c = &m->command[m->n_command++ % MODEL_COMMANDS];
     *c = (struct command_view){ .tag = tag };
     snprintf(c->text, sizeof(c->text), "%s", text);
-    model_changed(m);
+    view_changed(m);
     return c;
 }
 
-void model_command_answer(struct model *m, uint64_t tag, enum command_state state, const char *answer, int64_t now_ns)
+void view_command_answer(struct run_view *m, uint64_t tag, enum command_state state, const char *answer, int64_t now_ns)
 {
     for (int64_t i = m->n_command - 1; i >= 0 && i >= m->n_command - MODEL_COMMANDS; i--) {
         struct command_view *c = &m->command[i % MODEL_COMMANDS];
@@ -571,7 +571,7 @@ void model_command_answer(struct model *m, uint64_t tag, enum command_state stat
         c->state = state;
         c->answered_ns = now_ns;
         snprintf(c->answer, sizeof(c->answer), "%s", answer);
-        model_changed(m);
+        view_changed(m);
         return;
     }
 }

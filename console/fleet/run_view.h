@@ -1,4 +1,4 @@
-/* model.h - everything the console knows about a run, in bounded memory; no sockets, no screen
+/* run_view.h - everything the console knows about a run, in bounded memory; no sockets, no screen
  *
  * Filled by a feed (feed.h), read by screens and batch output. Owned by the console's loop thread; nothing here locks. Texts
  * from outside are cut to the sizes given here. Each change raises `version`, so that nothing is drawn when nothing has changed. */
@@ -153,7 +153,7 @@ struct fleet_sweep {       // a large fleet comes in pieces, node by node: how f
     int host, device;      // that come next
     int64_t n_left_out;    // so far
 };
-struct model {
+struct run_view {
     uint64_t version;
     enum link_state link;
     char link_text[256];    // what is wrong, unless it is LIVE
@@ -208,9 +208,9 @@ struct model {
     struct command_view command[MODEL_COMMANDS];    // ring
     int64_t n_command;                              // in total
 };
-struct model *model_new(struct error *err);
-void fleet_model_free(struct model *m);
-void model_changed(struct model *m);
+struct run_view *view_new(struct error *err);
+void fleet_model_free(struct run_view *m);
+void view_changed(struct run_view *m);
 
 /* The names on the wire; RUN_UNKNOWN and PROC_OK for others. */
 enum proc_verdict proc_verdict_find(const char *name);
@@ -228,49 +228,49 @@ extern const int n_phases;
 const struct phase_row *phase_find(const char *phase);    // unknown phases get the last row (other)
 
 /* Set the values of one step; when it is not above the last one (a rollback), older values at or after it are forgotten. */
-void model_step_begin(struct model *m, int64_t step);
+void view_step_begin(struct run_view *m, int64_t step);
 /* Has every step arrived that the run is known to have made? */
-bool model_steps_whole(const struct model *m);
+bool view_steps_whole(const struct run_view *m);
 /* Forget the steps from `step` on: the run went back to a checkpoint. */
-void model_steps_cut(struct model *m, int64_t step);
+void view_steps_cut(struct run_view *m, int64_t step);
 /* The series of that metric, added if there is room; NULL: there is none. */
-struct series *model_series(struct model *m, const char *name);
-void model_metric(struct model *m, int64_t step, const char *name, double value);
+struct series *view_series(struct run_view *m, const char *name);
+void view_metric(struct run_view *m, int64_t step, const char *name, double value);
 /* The process of that name, added if there is room (NULL: none). The list stays sorted by kind and name. */
-struct proc *model_proc(struct model *m, const char *name);
+struct proc *view_proc(struct run_view *m, const char *name);
 /* The run's processes are gone: forget them, and what they said of hosts and devices. */
-void model_fleet_forget(struct model *m);
-void model_procs_sweep(struct model *m);    // remove those that are not told, and forget which are
+void view_fleet_forget(struct run_view *m);
+void view_procs_sweep(struct run_view *m);    // remove those that are not told, and forget which are
 /* Call after a change of phase or verdict: extends the lane up to now. */
-void model_lane(struct model *m, struct proc *p, int64_t now_ns);
+void view_lane(struct run_view *m, struct proc *p, int64_t now_ns);
 /* What the operator is told about p: the agent's verdict, or SILENT when there has been no news of it for long. */
-enum proc_verdict model_verdict(const struct model *m, const struct proc *p, int64_t now_ns);
+enum proc_verdict view_verdict(const struct run_view *m, const struct proc *p, int64_t now_ns);
 /* The worst process (stuck before silent before slow) and its verdict; NULL: all are well. */
-const struct proc *model_worst(const struct model *m, int64_t now_ns, enum proc_verdict *verdict);
+const struct proc *view_worst(const struct run_view *m, int64_t now_ns, enum proc_verdict *verdict);
 double proc_gauge(const struct proc *p, const char *name);    // NAN: not told
 /* A place at the end of the ring of rollout groups, for rollout_view_begin or rollout_view_read: it holds the oldest. */
-struct rollout_view *model_rollout(struct model *m);
+struct rollout_view *view_rollout(struct run_view *m);
 /* Where the groups of the run in run_dir are kept, as far as its settings are known; false: the path is too long. */
-MUST_USE bool model_groups_path(const struct model *m, const char *run_dir, char *out, size_t size);
+MUST_USE bool view_groups_path(const struct run_view *m, const char *run_dir, char *out, size_t size);
 /* The rule by which this run makes advantages. */
-enum advantage_form model_advantages(const struct model *m);
+enum advantage_form view_advantages(const struct run_view *m);
 /* The i-th newest, 0 is the newest; NULL: there are fewer. */
-const struct rollout_view *model_rollout_at(const struct model *m, int64_t i);
+const struct rollout_view *view_rollout_at(const struct run_view *m, int64_t i);
 /* The first optimizer step that shows what an event has changed: of settings, as the controller says in its facts, or of weights by a
  * return to a checkpoint. -1: it changes nothing, or the step has not been made yet. */
-int64_t model_change_step(const struct model *m, const struct event_view *e);
+int64_t view_change_step(const struct run_view *m, const struct event_view *e);
 /* Add an event with an id above the last one's (others are already known and dropped). */
-void model_event(struct model *m, const struct event_view *e);
-/* As model_event, with the event's facts: JSON of any length, or "". An evaluation's facts are taken even from a known event. */
-void model_event_facts(struct model *m, const struct event_view *e, const char *facts, size_t len);
-const struct event_view *model_event_at(const struct model *m, int64_t i);          // i-th newest
-void model_log(struct model *m, const char *proc, const char *line, size_t len);    // add one line of a process's log file
-void model_log_copy(struct model *m, const struct log_view *l);                     // the same line of another model
-void model_log_clear(struct model *m);
-void model_rollouts_clear(struct model *m);
-const struct log_view *model_log_at(const struct model *m, int64_t i);    // i-th newest
-void model_knob(struct model *m, const char *name, const char *text, int64_t now_ns);
-void model_eval(struct model *m, const char *set, int64_t step, int64_t n, double mean);
-void model_link(struct model *m, enum link_state state, const char *text, int64_t now_ns);
-struct command_view *model_command_sent(struct model *m, uint64_t tag, const char *text);
-void model_command_answer(struct model *m, uint64_t tag, enum command_state state, const char *answer, int64_t now_ns);
+void view_event(struct run_view *m, const struct event_view *e);
+/* As view_event, with the event's facts: JSON of any length, or "". An evaluation's facts are taken even from a known event. */
+void view_event_facts(struct run_view *m, const struct event_view *e, const char *facts, size_t len);
+const struct event_view *view_event_at(const struct run_view *m, int64_t i);          // i-th newest
+void view_log(struct run_view *m, const char *proc, const char *line, size_t len);    // add one line of a process's log file
+void view_log_copy(struct run_view *m, const struct log_view *l);                     // the same line of another model
+void view_log_clear(struct run_view *m);
+void view_rollouts_clear(struct run_view *m);
+const struct log_view *view_log_at(const struct run_view *m, int64_t i);    // i-th newest
+void view_knob(struct run_view *m, const char *name, const char *text, int64_t now_ns);
+void view_eval(struct run_view *m, const char *set, int64_t step, int64_t n, double mean);
+void view_link(struct run_view *m, enum link_state state, const char *text, int64_t now_ns);
+struct command_view *view_command_sent(struct run_view *m, uint64_t tag, const char *text);
+void view_command_answer(struct run_view *m, uint64_t tag, enum command_state state, const char *answer, int64_t now_ns);
