@@ -24,6 +24,7 @@
 #include "workers/engine/sampler/prompt.h"
 #include "workers/engine/template/template.h"
 #include "workers/engine/text/tokenizer.h"
+#include "workers/harness/harness.h"
 
 #define PROMPTS_SHOWN 3
 #define SHOWN_BYTES 400       // of a prompt, from both its ends
@@ -272,6 +273,35 @@ out:
     return ok;
 }
 
+/* Does the harness's program ask for something when a session begins with the first row? */
+static bool harness_begins(struct checks *k, struct error *err)
+{
+    const struct run_config *c = &k->t->config;
+    struct turn_answer a = { .state = SCORE_NONE };
+    struct harness_config config = { .command = run_config_harness(c),
+                                     .model = c->name,
+                                     .dir = "",
+                                     .max_sessions = 1,
+                                     .timeout_s = c->session_timeout_s,
+                                     .max_turns = 1,
+                                     .errors = k->errors };
+    char said[400];
+    char *row = json_text_dump(k->row[0], JSON_COMPACT);
+    if (!row)
+        return error_set(err, ERR_NO_MEMORY, "no memory for a row");
+    bool ok = harness_try(&config, &(struct turn){ .row = row }, &a, err);
+    free(row);
+    if (!ok)
+        return false;
+    errors_tell(k, said, sizeof said);
+    json_t *answer = a.json ? json_str_read(a.json, JSON_ALLOW_NUL, NULL) : NULL;
+    bool asks = a.state == SCORE_OK && json_object_get(answer, "request");
+    const char *why = a.state != SCORE_OK ? a.reason : "harness: it has ended without asking the model";
+    json_decref(answer);
+    free(a.json);
+    return asks || error_set(err, ERR_DATA, "'environment' does not begin with the first row of '%s': %s%s", c->dataset, why, said);
+}
+
 /* Two answers to a row, so that a program that compares answers has some: what the row says is right, and another one. */
 static void answers_make(const json_t *row, struct reward_input in[2])
 {
@@ -345,6 +375,8 @@ static bool programs_try(struct checks *k, struct error *err)
     const struct run_config *c = &k->t->config;
     if (k->t->attached)
         return true;
+    if (run_config_harness(c))
+        return harness_begins(k, err);
     return c->environment[0] ? environment_try(k, err) : !strstr(c->reward_type, "program:") || program_try(k, err);
 }
 

@@ -6,5 +6,5 @@
 #pragma once
 /* Points: the phases of an engine ("loading", "generating", "training", "publishing", "saving", "evaluating"), the states of a run
  * in the controller, and the names given at the calls: "starting", "scoring", "trained", "renaming", "answering", "taken",
- * "passing", "ending". */
+ * "passing", "ending", "playing", "rewarded". */
 void hold_point(const char *point);

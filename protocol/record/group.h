@@ -20,7 +20,8 @@ enum score_state {
     SCORE_TIMEOUT,     // ran out of its time
     SCORE_ERROR,       // failed, or the row does not hold what it needs
 };
-#define GROUP_PARTS_MAX 8    // most named parts of a reward
+#define EVAL_ITEM_BASE ((int64_t)1 << 40)    // evaluations number their items from here, out of the range of training items
+#define GROUP_PARTS_MAX 8                    // most named parts of a reward
 
 struct sample {
     int64_t first_tok;    // where its tokens start in group.token / group.logp

@@ -138,6 +138,14 @@ static bool no_environment(const struct run_config *c)
 {
     return !c->environment[0];
 }
+static bool no_harness(const struct run_config *c)
+{
+    return run_config_harness(c) == NULL;
+}
+static bool no_answers(const struct run_config *c)
+{
+    return no_environment(c) || !no_harness(c);
+}
 static bool other_reward(const struct run_config *c)
 {
     return no_environment(c) || !reward_has(c, "environment");
@@ -282,7 +290,9 @@ static const struct idle_rule {
     { "curriculum_groups", no_curriculum, CURRICULUM_WHY },
     { "curriculum_column", no_curriculum, CURRICULUM_WHY },
     { "environment_processes", no_environment, "there is no 'environment'" },
-    { "environment_timeout_s", no_environment, "there is no 'environment'" },
+    { "environment_timeout_s", no_answers, "there is no 'environment' that answers turns" },
+    { "session_timeout_s", no_harness, "'environment' is no harness" },
+    { "session_restarts", no_harness, "'environment' is no harness" },
     { "max_turns", no_environment, "there is no 'environment', so a sample has one turn" },
     { "max_turn_tokens", no_environment, "there is no 'environment', so a sample has one turn; 'max_new_tokens' bounds it" },
     { "llm_judge_url", no_verifier, VERIFY_WHY },

@@ -189,11 +189,13 @@ const struct knob knobs[] = {
     { "reward_timeout_s", NULL, NULL, "reward", KNOB_F64, "s", 0.001, 3600, AT(reward_timeout_s), .def = "10", .help = "time limit for a reward program or an external verifier, and for one test of a code reward" },
     { "scorer_threads", NULL, NULL, "reward", KNOB_I64, "", 0, 256, AT(scorer_threads), .def = "0", .help = "scoring threads; 0: as many as cores" },
 
-    { "environment", NULL, NULL, "environment", KNOB_TEXT, "", AT(environment), .def = "", .help = "program:CMD answers the model's turns, with JSON lines over a pipe (examples/environments/README.md); unset: one turn" },
+    { "environment", NULL, NULL, "environment", KNOB_TEXT, "", AT(environment), .def = "", .help = "program:CMD answers the model's turns, with JSON lines over a pipe; harness:CMD asks the model over HTTP, with OpenAI's client or another one, once for each sample (examples/environments/README.md); unset: one turn" },
     { "environment_reward", NULL, NULL, "environment", KNOB_TEXT, "", .choices = "last|sum", AT(environment_reward), .def = "sum", .help = "a sample's reward of 'reward_type' environment: its last turn's reward, or the sum of all" },
-    { "environment_processes", NULL, NULL, "environment", KNOB_I64, "", 0, 256, AT(environment_processes), .def = "0", .help = "copies of the environment's program; 0: as many as scoring threads" },
+    { "environment_processes", NULL, NULL, "environment", KNOB_I64, "", 0, 256, AT(environment_processes), .def = "0", .help = "copies of the environment's program; 0: as many as scoring threads. Of a harness: sessions at once; 0: 64" },
     { "environment_timeout_s", NULL, NULL, "environment", KNOB_F64, "s", 0.001, 3600, AT(environment_timeout_s), .def = "10", .help = "time limit for an answer of the environment" },
-    { "max_turns", NULL, NULL, "environment", KNOB_I64, "turn", 1, 1000, AT(max_turns), .def = "8", .help = "turns of the model in a sample, at most" },
+    { "session_timeout_s", NULL, NULL, "environment", KNOB_F64, "s", 0.001, 86400, AT(session_timeout_s), .def = "600", .help = "time limit of a harness's session, without the time that its requests take; then its program is killed and its sample left out" },
+    { "session_restarts", NULL, NULL, "environment", KNOB_I64, "", 0, 100, AT(session_restarts), .def = "2", .help = "how often a session's program that fails (another exit status than 0, or a signal) is begun again; then its sample is left out" },
+    { "max_turns", NULL, NULL, "environment", KNOB_I64, "turn", 1, 1000, AT(max_turns), .def = "8", .help = "turns of the model in a sample, at most; of a harness: requests of a session" },
     { "max_turn_tokens", NULL, NULL, "environment", KNOB_I64, "token", 0, 1e6, AT(max_turn_tokens), .def = "0", .help = "tokens of one turn, at most; 0: what max_new_tokens leaves, which bounds a sample's turns and all that is said between them" },
 
     { "environments", NULL, NULL, "environment", KNOB_OBJECT, "", AT(environments), .def = "", .help = "{\"listen\": \"HOST:PORT\"}: train on the groups that environments of Atropos post there, instead of sampling; {\"url\": \"http://HOST:PORT\"}: on the batches of that Atropos API server (--atropos-url); also \"token_file\" (needed beyond this host), or \"no_token\": true. Needs 'max_steps'" },

@@ -458,13 +458,29 @@ static bool adapter_check(const struct run_config *c, struct error *err)
     return true;
 }
 
+const char *run_config_harness(const struct run_config *c)
+{
+    static const char kind[] = "harness:";
+    return strncmp(c->environment, kind, sizeof kind - 1) == 0 ? c->environment + sizeof kind - 1 : NULL;
+}
+
+int64_t run_config_sessions(const struct run_config *c)
+{
+    return c->environment_processes > 0 ? c->environment_processes : 64;
+}
+
 /* A run with an environment takes its rewards, unless another reward is asked for. */
 static bool environment_check(struct run_config *c, struct error *err)
 {
     static const char program[] = "program:";
-    size_t len = sizeof program - 1;
-    if (c->environment[0] && (strncmp(c->environment, program, len) != 0 || !c->environment[len + strspn(c->environment + len, " ")]))
-        return error_set(err, ERR_USAGE, "'environment' is '%s'; it is 'program:' and the command to run", c->environment);
+    const char *command = run_config_harness(c);
+    if (!command && strncmp(c->environment, program, sizeof program - 1) == 0)
+        command = c->environment + sizeof program - 1;
+    if (c->environment[0] && (!command || !command[strspn(command, " ")]))
+        return error_set(err, ERR_USAGE,
+                         "'environment' is '%s'; it is 'program:' and the command that answers turns, or 'harness:' and the command of a "
+                         "program that asks the model",
+                         c->environment);
     if (c->environment[0] && from_default(c, "reward_type"))
         snprintf(c->reward_type, sizeof c->reward_type, "environment");
     if (!c->environment[0] && reward_has(c, "environment"))

@@ -162,10 +162,12 @@ struct run_config {
     double reward_timeout_s;    // time limit of a reward program or the external verifier
     int64_t scorer_threads;
     /* environment */
-    char environment[RUN_TEXT_MAX];    // "": none; program:CMD
+    char environment[RUN_TEXT_MAX];    // "": none; program:CMD, harness:CMD
     char environment_reward[16];       // last | sum
-    int64_t environment_processes;     // 0: as many as scoring threads
+    int64_t environment_processes;     // 0: as many as scoring threads, of a harness run_config_sessions
     double environment_timeout_s;
+    double session_timeout_s;              // of a harness's session, without the time that its requests take
+    int64_t session_restarts;              // of a harness's program that has failed
     int64_t max_turns, max_turn_tokens;    // of a sample; tokens of one turn, 0: no limit of its own
     char environments[RUN_JSON_MAX];       // "": none; JSON object {"listen" or "url", "token_file", "no_token"}
     char serve[280];                       // "": not served; HOST:PORT
@@ -326,6 +328,9 @@ bool run_config_travels(const struct run_config *c);
 bool run_config_gap_possible(const struct run_config *c);
 /* Does the first trainer evaluate? With `placement` apart those that only sample do all of it, where they can have the weights of one step. */
 bool run_config_first_evaluates(const struct run_config *c);
+/* The command of an environment that is a harness (workers/harness); NULL: it is none. */
+const char *run_config_harness(const struct run_config *c);
+int64_t run_config_sessions(const struct run_config *c);    // programs of a harness at once, with each scorer
 /* Does the run train on what environments post (environments), to itself or to another server, and sample nothing itself? */
 static inline bool run_config_posted(const struct run_config *c)
 {

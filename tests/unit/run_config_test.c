@@ -424,8 +424,8 @@ static void an_environment_gives_the_reward_unless_another_is_asked_for(UNUSED v
         { "program:./play", "boxed", "boxed", NULL },
         { "program:./play", "0.5*boxed + 0.5*environment", "0.5*boxed + 0.5*environment", NULL },
         { "", NULL, "think_answer_tags", NULL },
-        { "./play", NULL, NULL, "'environment' is './play'; it is 'program:' and the command to run" },
-        { "program: ", NULL, NULL, "it is 'program:' and the command to run" },
+        { "./play", NULL, NULL, "'environment' is './play'; it is 'program:' and the command that answers turns" },
+        { "program: ", NULL, NULL, "it is 'program:' and the command that answers turns" },
         { "", "environment", NULL, "the run has no 'environment' that gives a reward" },
     };
     struct buf notes = BUF_INIT;
@@ -639,7 +639,7 @@ static void a_rule_between_settings_names_the_line_of_one_of_them(UNUSED void **
         { { "listen", "h:1", "lora_rank", "4" }, "'listen' and 'lora_rank' do not go together" },
         { { "trainers_per_node", "1", "num_trainers", "2", "listen", "h:1", "checkpoint_path", "/c" }, "make the checkpoint the 'model'" },
         { { "trainers_per_node", "1", "num_trainers", "2", "listen", "h:1", "collective", "local" }, "that is within one machine" },
-        { { "environment", "./x" }, "it is 'program:' and the command to run" },
+        { { "environment", "./x" }, "it is 'program:' and the command that answers turns" },
         { { "reward_type", "environment" }, "but the run has no 'environment'" },
         { { "engine_url", "\"ftp://h\"", "backend", "vllm" }, "it is http://HOST:PORT" },
         { { "engine_url", "\"http://h:1\"" }, "is for 'backend' vllm or sglang" },
@@ -1037,6 +1037,8 @@ static void a_setting_without_effect_is_noted_with_what_to_use(UNUSED void **sta
         { "max_turn_tokens", "3", { { "environment", "program:./x" } } },
         { "environment_processes", "3", { { "environment", "program:./x" } } },
         { "environment_timeout_s", "3", { { "environment", "program:./x" } } },
+        { "session_timeout_s", "3", { { "environment", "harness:./x" } } },
+        { "session_restarts", "3", { { "environment", "harness:./x" } } },
         { "environment_reward", "last", { { "environment", "program:./x" }, { "reward_type", "0.5*boxed + 0.5*environment" } } },
         { "eval_interval", "3", { { "eval_dataset", "{\"a\": \"b\"}" } } },
         { "eval_temperature", "1", { { "eval_dataset", "{\"a\": \"b\"}" } } },

@@ -19,6 +19,7 @@
 #include "protocol/settings/run_config.h"
 #include "workers/engine/reward/environment_pool.h"
 #include "workers/engine/reward/queue.h"
+#include "workers/harness/harness.h"
 #include "workers/process/process.h"
 #include "workers/scorer/service.h"
 
@@ -32,10 +33,12 @@ struct scorer {
     struct process process;
     struct server *server;
     struct score_queue *queue;
-    struct environment_pool *pool;    // NULL: the run has no environment
+    struct environment_pool *pool;    // NULL: the run has no environment that answers turns
+    struct harness *harness;          // NULL: it has none that asks the model
     int n_part;                       // parts of the reward, for the answers
     _Atomic int64_t judge_left;       // requests to the judge, of 'llm_judge_budget'
     struct verify_options options;    // the queue's threads read it
+    char sessions[4200];              // the harness's folder
 };
 
 static void gauges_add(void *ctx, struct msg_out *m)
@@ -53,6 +56,18 @@ static void gauges_add(void *ctx, struct msg_out *m)
     msg_f64(m, "scorer/latency_ms", stats.latency_ms);
     msg_f64(m, "scorer/latency_max_ms", stats.latency_max_ms);
     msg_f64(m, "scorer/busy_s", stats.busy_s);
+    if (s->harness) {
+        struct harness_stats sessions;
+        harness_stats(s->harness, &sessions);
+        msg_i64(m, "harness/running", sessions.running);
+        msg_i64(m, "harness/waiting", sessions.waiting);
+        msg_i64(m, "harness/turns", sessions.n_turn);
+        msg_i64(m, "harness/timeouts", sessions.n_timeout);
+        msg_i64(m, "harness/errors", sessions.n_error);
+        msg_i64(m, "harness/restarts", sessions.n_restart);
+        msg_i64(m, "harness/fresh", sessions.n_fresh);
+        msg_i64(m, "harness/recorded", sessions.n_recorded);
+    }
     if (!s->pool)
         return;
     struct environment_stats turns;
@@ -146,7 +161,8 @@ static struct turn_job *turn_read(const struct mval *root, struct error *err)
         return NULL;
     }
     struct turn_job *job = turn_job_new(n);
-    bool ok = job && (job->row = text_copy(mval_get(root, "row")));
+    bool ok = job && (job->row = text_copy(mval_get(root, "row")))
+              && (!mval_get(root, "from") || (job->from = text_copy(mval_get(root, "from"))));
     for (int64_t i = 0; ok && i < n; i++)
         ok = (job->text[i] = text_copy(mval_at(texts, i)));
     if (!ok) {
@@ -158,6 +174,9 @@ static struct turn_job *turn_read(const struct mval *root, struct error *err)
     job->turn.sample = mval_i64(mval_get(root, "sample"), 0);
     job->turn.seed = mval_i64(mval_get(root, "seed"), 0);
     job->turn.row = job->row;
+    job->turn.from = job->from;
+    job->turn.serial = mval_i64(mval_get(root, "serial"), 0);
+    job->turn.oldest = mval_i64(mval_get(root, "oldest"), 0);
     job->turn.text = (const char *const *)job->text;
     return job;
 }
@@ -166,13 +185,18 @@ static void turn_take(struct scorer *s, struct net_event *ev, const struct mval 
 {
     struct error err = { 0 };
     struct turn_job *job = NULL;
-    if (!s->pool)
+    if (!s->pool && !s->harness)
         error_set(&err, ERR_USAGE, "the run has no environment");
     else
         job = turn_read(root, &err);
+    if (job && s->harness && !job->from) {
+        error_set(&err, ERR_DATA, "a turn does not say whose it is");
+        turn_job_free(job);
+        job = NULL;
+    }
     if (job)
         job->ctx = ev->request;
-    if (!job || !environment_pool_put(s->pool, job, &err)) {
+    if (!job || !(s->harness ? harness_put(s->harness, job, &err) : environment_pool_put(s->pool, job, &err))) {
         request_refuse(ev->request, &err);
         turn_job_free(job);
     }
@@ -185,7 +209,9 @@ static void turn_answer(struct scorer *s, struct turn_job *job)
     msg_begin(&m, MSG_OK);
     msg_i64(&m, "score", job->answer.state);
     msg_str(&m, "reason", job->answer.reason);
-    msg_str(&m, "answer", job->answer.json);
+    msg_str(&m, "answer", job->answer.json ? job->answer.json : "");
+    if (job->answer.later)
+        msg_bool(&m, "later", true);
     if (msg_finish(&m, &err))
         request_answer(job->ctx, &m);
     else
@@ -287,25 +313,51 @@ static bool scorer_loop(struct scorer *s, struct error *err)
             job_answer(s, job);
         for (struct turn_job *job; s->pool && (job = environment_pool_done(s->pool));)
             turn_answer(s, job);
+        for (struct turn_job *job; s->harness && (job = harness_done(s->harness));)
+            turn_answer(s, job);
         if (queue_has_failed(s->queue, err) || (s->pool && environment_pool_failed(s->pool, err)))
             return false;
         struct score_stats stats;
         struct environment_stats turns = { 0 };
+        struct harness_stats sessions = { 0 };
         queue_stats(s->queue, &stats);
         if (s->pool)
             environment_pool_stats(s->pool, &turns);
+        if (s->harness)
+            harness_stats(s->harness, &sessions);
         if (s->pool && !environment_pool_ready(s->pool))
             process_phase(&s->process, "starting", "the environment's start");
         else if (!queue_is_ready(s->queue))
             process_phase(&s->process, "starting", "the reward's set-up");
         else if (stats.depth > 0)
             process_phase(&s->process, "scoring", "");
-        else if (turns.waiting > 0)
+        else if (turns.waiting > 0 || sessions.running > 0)
             process_phase(&s->process, "playing", "");
         else
             process_phase(&s->process, "waiting", "completions to score");
     }
     return true;
+}
+
+/* The harness of a run, which keeps its sessions in the run's folder. */
+static struct harness *scorer_harness(struct scorer *s, const struct run_config *c, const char *run_dir, struct error *err)
+{
+    if (snprintf(s->sessions, sizeof s->sessions, "%s/harness", run_dir) >= (int)sizeof s->sessions) {
+        error_set(err, ERR_IO, "the path '%s' is too long", run_dir);
+        return NULL;
+    }
+    struct harness_config config = { .command = run_config_harness(c),
+                                     .model = c->name,
+                                     .dir = s->sessions,
+                                     .max_sessions = run_config_sessions(c),
+                                     .timeout_s = c->session_timeout_s,
+                                     .max_restarts = c->session_restarts,
+                                     .max_turns = c->max_turns,
+                                     .wants_reward = strstr(c->reward_type, "environment") != NULL,
+                                     .wake = on_wake,
+                                     .ctx = s };
+    secret_process();    // the keys of its sessions
+    return harness_new(&config, err);
 }
 
 static bool scorer_cmd(int argc, char **argv, struct error *err)
@@ -343,7 +395,10 @@ static bool scorer_cmd(int argc, char **argv, struct error *err)
     s->queue = queue_new(&config, n_thread, MAX_DEPTH, on_wake, s, err);
     if (!s->queue)
         goto out;
-    if (c->environment[0]) {
+    if (run_config_harness(c)) {
+        if (!(s->harness = scorer_harness(s, c, run_dir, err)))
+            goto out;
+    } else if (c->environment[0]) {
         int n = (int)(c->environment_processes > 0 ? c->environment_processes : n_thread);
         if (!(s->pool = environment_pool_new(c->environment + strlen("program:"), c->environment_timeout_s, n, on_wake, s, err)))
             goto out;
@@ -363,6 +418,8 @@ out:
         clean = false;
         log_warn("ending while the environment is asked");
     }
+    if (s && clean && s->harness)
+        harness_free(s->harness);
     if (s && clean) {
         if (s->process.transport)
             process_release(&s->process);

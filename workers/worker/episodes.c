@@ -17,6 +17,7 @@
 #include "protocol/base/json_text.h"
 #include "workers/engine/data/conversation.h"
 #include "workers/engine/data/dataset.h"
+#include "workers/engine/model/model.h"
 #include "workers/engine/reward/environment_pool.h"
 #include "workers/engine/sampler/completion.h"
 #include "workers/engine/sampler/external.h"
@@ -25,6 +26,7 @@
 #include "workers/worker/gap.h"
 #include "workers/worker/guests.h"
 #include "workers/worker/items.h"
+#include "workers/worker/session.h"
 
 #define SAMPLE_BITS 20
 #define ITEM_MAX 4096    // inside at once
@@ -50,6 +52,10 @@ struct episode {    // a sample
     enum finish_reason finish;
     enum score_state score;    // SCORE_NONE, or why it is left out
     char reason[48];
+    /* with a harness; its tokens are in the session then, and n_tok counts those that were drawn */
+    struct session *session;     // owned; NULL: an environment that answers turns
+    struct sampling sampling;    // of the reply that is drawn
+    int64_t version;             // that drew its last token
 };
 struct episode_item {
     struct episode_item *next;
@@ -68,7 +74,9 @@ struct episode_item {
     struct episode *sample;    // (n_sample)
 };
 struct episodes {
-    struct episode_item *item;    // oldest first
+    bool harness;
+    struct session_config session;    // with a harness
+    struct episode_item *item;        // oldest first
     int64_t n_item, next_serial;
     struct group **finished;    // (n_finished) owned, in the order of finishing
     int64_t n_finished, cap_finished;
@@ -86,6 +94,7 @@ static void item_free(struct episode_item *it)
         free(s->entropy);
         free(s->newer);
         free(s->mask);
+        session_free(s->session);
     }
     free(it->sample);
     free(it->row);
@@ -94,11 +103,20 @@ static void item_free(struct episode_item *it)
     free(it);
 }
 
-struct episodes *episodes_new(struct error *err)
+struct episodes *episodes_new(const struct engine *e, struct error *err)
 {
     struct episodes *s = calloc(1, sizeof *s);
-    if (!s)
+    if (!s) {
         error_set(err, ERR_NO_MEMORY, "no memory for episodes");
+        return NULL;
+    }
+    s->harness = run_config_harness(&e->config) != NULL;
+    s->session = (struct session_config){ .text = { .encoder = e->prompts.maker.encoder,
+                                                    .tokenizer = e->prompts.tokenizer,
+                                                    .template = e->prompts.template,
+                                                    .n_id = model_n_live(e->model) },
+                                          .reply = { .model = e->config.name, .tokenizer = e->prompts.tokenizer },
+                                          .max_turn_tok = e->config.max_turn_tokens };
     return s;
 }
 
@@ -137,6 +155,15 @@ bool episodes_watch(void *ctx, const struct drawn *d)
     if (!it)
         return true;    // dropped: nobody wants its tokens
     struct episode *s = &it->sample[i];
+    if (s->session) {
+        BUG_IF(s->state != EPISODE_DRAWS, "a token for session %" PRId64 " of item %" PRId64, i, it->item);
+        if (it->version < 0)
+            it->version = d->version;
+        s->n_tok++;
+        s->version = d->version;
+        s->ended = session_token(s->session, d, it->version);
+        return s->ended;
+    }
     BUG_IF(s->state != EPISODE_DRAWS || s->n_tok >= it->sampling.max_new_tok, "a token for sample %" PRId64 " of item %" PRId64, i,
            it->item);
     if (it->version < 0)
@@ -167,9 +194,14 @@ static bool turn_ask(struct engine *e, const struct episode_item *it, int32_t i,
         turn_job_free(job);
         return error_set(err, ERR_NO_MEMORY, "no memory for a turn of item %" PRId64, it->item);
     }
-    job->turn = (struct turn){
-        .item = it->item, .sample = i, .seed = it->seed, .row = job->row, .n_text = s->n_turn, .text = (const char *const *)job->text
-    };
+    job->turn = (struct turn){ .item = it->item,
+                               .sample = i,
+                               .seed = it->seed,
+                               .row = job->row,
+                               .n_text = s->n_turn,
+                               .text = (const char *const *)job->text,
+                               .serial = it->serial,
+                               .oldest = e->episodes->item ? e->episodes->item->serial : it->serial };
     r->kind = REPORT_TURN;
     r->serial = it->serial;
     r->turn = job;
@@ -184,6 +216,18 @@ static int64_t environment_seed(int64_t seed, int64_t item)
     uint64_t x = ((uint64_t)seed + 1) * 6364136223846793005u + (uint64_t)item * 0x9e3779b97f4a7c15u;
     x = (x ^ (x >> 32)) * 6364136223846793005u;
     return (int64_t)(x >> 11);
+}
+
+/* A session for each sample. */
+static bool sessions_new(struct episode_item *it)
+{
+    it->sample = calloc((size_t)it->n_sample, sizeof *it->sample);
+    bool ok = it->sample != NULL;
+    for (int32_t i = 0; ok && i < it->n_sample; i++) {
+        it->sample[i].acc = NAN;
+        ok = (it->sample[i].session = session_new()) != NULL;
+    }
+    return ok;
 }
 
 static bool samples_new(struct episode_item *it)
@@ -214,7 +258,7 @@ bool episodes_submit(struct engine *e, const struct prompt_order *o, const struc
     json_t *row = dataset_row(o->data, o->data_row, err);
     TRY(it || error_set(err, ERR_NO_MEMORY, "no memory for an item"));
     TRY(row);
-    *it = (struct episode_item){ .serial = all->next_serial,
+    *it = (struct episode_item){ .serial = all->next_serial++,
                                  .item = o->item,
                                  .prompt_row = o->prompt_row,
                                  .rollout_step = o->rollout_step,
@@ -225,9 +269,11 @@ bool episodes_submit(struct engine *e, const struct prompt_order *o, const struc
                                  .n_sample = (int32_t)o->n_sample };
     TRY(o->level < 0 || json_object_set_new(row, "level", json_integer(o->level)) == 0
         || error_set(err, ERR_NO_MEMORY, "no memory for an item"));
-    TRY(((it->row = json_text_dump(row, JSON_COMPACT)) && samples_new(it)) || error_set(err, ERR_NO_MEMORY, "no memory for an item"));
-    TRY(turn_ask(e, it, 0, err));
-    all->next_serial++;
+    TRY(((it->row = json_text_dump(row, JSON_COMPACT)) && (all->harness ? sessions_new(it) : samples_new(it)))
+        || error_set(err, ERR_NO_MEMORY, "no memory for an item"));
+    it->state = all->harness ? EPISODE_DRAWS : EPISODE_ASKED;
+    for (int32_t i = 0; i < (all->harness ? it->n_sample : 1); i++)
+        TRY(turn_ask(e, it, i, err));
     all->n_item++;
     struct episode_item **at = &all->item;
     while (*at)
@@ -326,6 +372,83 @@ static bool said_add(struct engine *e, const struct episode_item *it, struct epi
     return ok;
 }
 
+static void reward_take(struct episode *s, const json_t *answer)
+{
+    const json_t *reward = json_object_get(answer, "reward"), *acc = json_object_get(answer, "ans_acc");
+    double number;
+    if (json_double_get(reward, &number)) {
+        s->last = number;
+        s->sum += s->last;
+    }
+    if (json_is_number(acc) || json_is_boolean(acc))
+        s->acc = json_is_true(acc) || json_number_value(acc) > 0;
+}
+
+static bool text_add(struct episode *s, char *text)
+{
+    char **more = text ? realloc(s->text, (size_t)(s->n_turn + 1) * sizeof *more) : NULL;
+    if (!more) {
+        free(text);
+        return false;
+    }
+    s->text = more;
+    s->text[s->n_turn++] = text;
+    return true;
+}
+
+/* Forget what the session's program has asked so far. */
+static void session_restart(struct episode *s)
+{
+    session_clear(s->session);
+    for (int64_t k = 0; k < s->n_turn; k++)
+        free(s->text[k]);
+    s->n_turn = s->n_tok = 0;
+}
+
+/* A session's program has asked for a reply: make ready to draw it, or give one without. */
+static bool request_take(struct engine *e, struct episode_item *it, int32_t i, const json_t *request, struct error *err)
+{
+    struct episode *s = &it->sample[i];
+    struct session_config c = e->episodes->session;
+    char id[48], *text = NULL;
+    c.text.max_seq_tok = e->config.max_prompt_tokens + it->sampling.max_new_tok;
+    snprintf(id, sizeof id, "session-%" PRId64 ".%d-%" PRId64, it->item, i, s->n_turn);
+    if (!session_ask(s->session, &c, request, &it->sampling, id, &s->sampling, &text, err))
+        return false;
+    s->state = text ? EPISODE_ASKED : EPISODE_READY;
+    return !text || (text_add(s, text) ? turn_ask(e, it, i, err) : error_set(err, ERR_NO_MEMORY, "no memory for a reply"));
+}
+
+/* The harness has answered for a sample: a request of its program, its end, or that it starts over. */
+static void session_take(struct engine *e, struct episode_item *it, int32_t i, const struct turn_answer *a)
+{
+    struct error err = { 0 };
+    struct episode *s = &it->sample[i];
+    if (s->state != EPISODE_ASKED)
+        return;    // it was asked twice
+    if (a->state != SCORE_OK) {
+        episode_fail(it, s, a->state, a->reason);
+        return;
+    }
+    json_t *answer = json_str_read(a->json, JSON_ALLOW_NUL, NULL);
+    const json_t *request = json_object_get(answer, "request");
+    bool ok = true;
+    if (json_is_true(json_object_get(answer, "restart"))) {
+        session_restart(s);
+        ok = turn_ask(e, it, i, &err);
+    } else if (request) {
+        ok = request_take(e, it, i, request, &err);
+    } else if (session_n_path(s->session) == 0) {
+        episode_fail(it, s, SCORE_ERROR, "harness: it asked for nothing");
+    } else {
+        reward_take(s, answer);
+        episode_over(it, s, FINISH_STOP);
+    }
+    if (!ok)
+        episode_fail(it, s, SCORE_ERROR, err.text);
+    json_decref(answer);
+}
+
 /* The environment has answered a sample's turn. */
 static void turn_take(struct engine *e, struct episode_item *it, struct episode *s, const struct turn_answer *a)
 {
@@ -335,14 +458,7 @@ static void turn_take(struct engine *e, struct episode_item *it, struct episode 
         return;
     }
     json_t *answer = json_str_read(a->json, JSON_ALLOW_NUL, NULL);
-    const json_t *reward = json_object_get(answer, "reward"), *acc = json_object_get(answer, "ans_acc");
-    double number;
-    if (json_double_get(reward, &number)) {
-        s->last = number;
-        s->sum += s->last;
-    }
-    if (json_is_number(acc) || json_is_boolean(acc))
-        s->acc = json_is_true(acc) || json_number_value(acc) > 0;
+    reward_take(s, answer);
     if (json_is_true(json_object_get(answer, "done")) || s->n_turn >= e->config.max_turns)
         episode_over(it, s, FINISH_STOP);
     else if (said_add(e, it, s, answer, &err))
@@ -366,6 +482,8 @@ static void answers_take(struct engine *e)
         next = r->next;
         if (it && it->state == EPISODE_ASKED)
             item_begin(e, it, &r->turn->answer);
+        else if (it && e->episodes->harness)
+            session_take(e, it, (int32_t)r->turn->turn.sample, &r->turn->answer);
         else if (it)
             turn_take(e, it, &it->sample[r->turn->turn.sample], &r->turn->answer);
         report_free(r);
@@ -410,6 +528,26 @@ static bool samples_submit(struct engine *e, struct episode_item *it, int32_t fi
     return ok;
 }
 
+/* Give a session's reply to the generator. The branches of a session draw with noise of their own. */
+static bool session_submit(struct engine *e, struct episode_item *it, int32_t i, struct error *err)
+{
+    struct episode *s = &it->sample[i];
+    uint64_t seed = (uint64_t)e->config.seed;
+    struct generator_item g = { .item = it->item,
+                                .prompt_row = it->serial << SAMPLE_BITS | i,
+                                .rollout_step = it->rollout_step,
+                                .n_sample = 1,
+                                .first_sample = i + it->n_sample * session_branch(s->session),
+                                .seed = &seed,
+                                .sampling = s->sampling };
+    g.prompt = session_prompt(s->session, &g.n_prompt);
+    if (!generator_submit(e->generator, &g, err))
+        return false;
+    s->state = EPISODE_DRAWS;
+    s->ended = false;
+    return true;
+}
+
 /* Submit what is ready, until the generator is full. */
 static bool ready_submit(struct engine *e, struct error *err)
 {
@@ -422,7 +560,7 @@ static bool ready_submit(struct engine *e, struct error *err)
         } else {
             for (int32_t i = 0; ok && i < it->n_sample; i++)
                 if (it->sample[i].state == EPISODE_READY)
-                    ok = samples_submit(e, it, i, 1, &why);
+                    ok = e->episodes->harness ? session_submit(e, it, i, &why) : samples_submit(e, it, i, 1, &why);
         }
         if (!ok && why.code == ERR_FULL)
             return true;
@@ -440,34 +578,30 @@ static bool turn_end(struct engine *e, struct episode_item *it, int32_t i, struc
     struct episode *s = &it->sample[i];
     struct buf text = BUF_INIT;
     s->ended = false;
+    if (s->session) {
+        s->state = EPISODE_ASKED;
+        return text_add(s, session_reply(s->session, &e->episodes->session, s->version))
+                   ? turn_ask(e, it, i, err)
+                   : error_set(err, ERR_NO_MEMORY, "no memory for a reply of item %" PRId64, it->item);
+    }
     if (!s->is_stop && s->n_tok >= it->sampling.max_new_tok) {
         episode_over(it, s, FINISH_LENGTH);
         return true;
     }
-    char **more = realloc(s->text, (size_t)(s->n_turn + 1) * sizeof *more);
-    if (more)
-        s->text = more;
-    bool ok = more && completion_text(e->prompts.tokenizer, s->token + s->turn_at, s->n_tok - s->turn_at, &text)
-              && (s->text[s->n_turn] = strdup(buf_text(&text)));
+    bool ok = completion_text(e->prompts.tokenizer, s->token + s->turn_at, s->n_tok - s->turn_at, &text)
+              && text_add(s, strdup(buf_text(&text)));
     buf_release(&text);
     if (!ok)
         return error_set(err, ERR_NO_MEMORY, "no memory for a turn of item %" PRId64, it->item);
-    s->n_turn++;
     s->state = EPISODE_ASKED;
     return turn_ask(e, it, i, err);
 }
 
 /* ---- groups ---- */
 
-static struct group *group_make(const struct engine *e, const struct episode_item *it, struct error *err)
+/* What a group says of its item. */
+static void group_item_set(const struct engine *e, const struct episode_item *it, struct group *g)
 {
-    int64_t n_tok = 0, at = 0;
-    bool last = strcmp(e->config.environment_reward, "last") == 0;
-    for (int32_t i = 0; i < it->n_sample; i++)
-        n_tok += it->sample[i].n_tok;
-    struct group *g = group_new(it->prompt.n, it->n_sample, n_tok, err);
-    if (!g)
-        return NULL;
     g->has_entropy = e->config.rollout_entropy;
     g->item = it->item;
     g->prompt_row = it->prompt_row;
@@ -478,21 +612,103 @@ static struct group *group_make(const struct engine *e, const struct episode_ite
     g->top_k = it->sampling.top_k;
     g->max_new_tok = it->sampling.max_new_tok;
     g->gen_s = (double)(clock_ns() - it->start_ns) * 1e-9;
+}
+
+/* A sample of n_tok tokens from first_tok on, with what its episode has earned. */
+static struct sample sample_make(const struct engine *e, const struct episode *s, int64_t first_tok, int64_t n_tok)
+{
+    double reward = strcmp(e->config.environment_reward, "last") == 0 ? s->last : s->sum;
+    struct sample out = { .first_tok = first_tok,
+                          .n_tok = n_tok,
+                          .seed = (uint64_t)e->config.seed,
+                          .finish = s->finish,
+                          .score = s->score,
+                          .reward = s->score == SCORE_NONE ? reward : 0 };
+    out.ans_acc = s->score != SCORE_NONE ? 0 : isnan(s->acc) ? reward > 0 : s->acc;
+    snprintf(out.reason, sizeof out.reason, "%s", s->reason);
+    for (size_t k = 0; k < GROUP_PARTS_MAX; k++)
+        out.part[k] = NAN;
+    return out;
+}
+
+/* The paths of a session that are samples: all of them; of an evaluation's, which counts sessions, the last. */
+static int first_path(const struct episode_item *it, const struct episode *s)
+{
+    int n = session_n_path(s->session);
+    return it->item >= EVAL_ITEM_BASE && n > 0 ? n - 1 : 0;
+}
+
+/* How many tokens all paths begin with, before any was drawn. */
+static int64_t prompt_shared(const struct episode_item *it)
+{
+    const struct session_path *one = NULL;
+    int64_t n = 0;
+    for (int32_t i = 0; i < it->n_sample; i++)
+        for (int k = first_path(it, &it->sample[i]); k < session_n_path(it->sample[i].session); k++) {
+            const struct session_path *p = session_path(it->sample[i].session, k);
+            int64_t same = 0;
+            n = one ? MIN(n, p->n_first) : p->n_first;
+            one = one ? one : p;
+            while (same < n && p->token[same] == one->token[same])
+                same++;
+            n = same;
+        }
+    return n;
+}
+
+/* The group of an item's sessions: a sample for each path, and one without tokens for a session that has none. */
+static struct group *sessions_group_make(const struct engine *e, const struct episode_item *it, struct error *err)
+{
+    int64_t n_tok = 0, at = 0, n_prompt = prompt_shared(it);
+    int32_t n_sample = 0, row = 0;
+    for (int32_t i = 0; i < it->n_sample; i++) {
+        const struct episode *s = &it->sample[i];
+        int n = session_n_path(s->session), first = first_path(it, s);
+        n_sample += MAX(n - first, 1);
+        for (int k = first; k < n; k++)
+            n_tok += session_path(s->session, k)->n - n_prompt;
+    }
+    struct group *g = group_new(n_prompt, n_sample, n_tok, err);
+    if (!g)
+        return NULL;
+    group_item_set(e, it, g);
+    for (int32_t i = 0; i < it->n_sample; i++) {
+        const struct episode *s = &it->sample[i];
+        int n = session_n_path(s->session), first = first_path(it, s);
+        for (int k = first; k < MAX(n, first + 1); k++) {
+            const struct session_path *p = k < n ? session_path(s->session, k) : NULL;
+            size_t own = p ? (size_t)(p->n - n_prompt) : 0;
+            g->sample[row++] = sample_make(e, s, at, (int64_t)own);
+            if (!p)
+                continue;
+            memcpy(g->prompt, p->token, (size_t)n_prompt * sizeof *g->prompt);
+            memcpy(g->token + at, p->token + n_prompt, own * sizeof *g->token);
+            memcpy(g->logp + at, p->logp + n_prompt, own * sizeof *g->logp);
+            memcpy(g->entropy + at, p->entropy + n_prompt, own * sizeof *g->entropy);
+            memcpy(g->newer + at, p->newer + n_prompt, own * sizeof *g->newer);
+            memcpy(g->mask + at, p->mask + n_prompt, own);
+            at += (int64_t)own;
+        }
+    }
+    return g;
+}
+
+static struct group *group_make(const struct engine *e, const struct episode_item *it, struct error *err)
+{
+    int64_t n_tok = 0, at = 0;
+    if (e->episodes->harness)
+        return sessions_group_make(e, it, err);
+    for (int32_t i = 0; i < it->n_sample; i++)
+        n_tok += it->sample[i].n_tok;
+    struct group *g = group_new(it->prompt.n, it->n_sample, n_tok, err);
+    if (!g)
+        return NULL;
+    group_item_set(e, it, g);
     if (it->prompt.n > 0)
         memcpy(g->prompt, it->prompt.id, (size_t)it->prompt.n * sizeof *g->prompt);
     for (int32_t i = 0; i < it->n_sample; i++) {
         const struct episode *s = &it->sample[i];
-        double reward = last ? s->last : s->sum;
-        g->sample[i] = (struct sample){ .first_tok = at,
-                                        .n_tok = s->n_tok,
-                                        .seed = (uint64_t)e->config.seed,
-                                        .finish = s->finish,
-                                        .score = s->score,
-                                        .reward = s->score == SCORE_NONE ? reward : 0 };
-        g->sample[i].ans_acc = s->score != SCORE_NONE ? 0 : isnan(s->acc) ? reward > 0 : s->acc;
-        snprintf(g->sample[i].reason, sizeof g->sample[i].reason, "%s", s->reason);
-        for (size_t k = 0; k < GROUP_PARTS_MAX; k++)
-            g->sample[i].part[k] = NAN;
+        g->sample[i] = sample_make(e, s, at, s->n_tok);
         memcpy(g->token + at, s->token, (size_t)s->n_tok * sizeof *g->token);
         memcpy(g->logp + at, s->logp, (size_t)s->n_tok * sizeof *g->logp);
         memcpy(g->entropy + at, s->entropy, (size_t)s->n_tok * sizeof *g->entropy);

@@ -13,10 +13,9 @@
 #include "workers/worker/items.h"
 #include "workers/worker/saving.h"
 
-#define EVAL_ITEM_BASE ((int64_t)1 << 40)    // evaluations number their items from here, out of the range of training items
-#define EVAL_WAIT_MS 600000                  // for an answer of the environment
-#define EVAL_BACKLOG_MAX 1024                // groups that wait for their scores; then it samples no more
-#define EVAL_LOOK_MS 1000                    // checkpoints are looked after meanwhile
+#define EVAL_WAIT_MS 600000      // for an answer of the environment
+#define EVAL_BACKLOG_MAX 1024    // groups that wait for their scores; then it samples no more
+#define EVAL_LOOK_MS 1000        // checkpoints are looked after meanwhile
 
 /* A part of one set of an evaluation. */
 struct evaluation {

@@ -604,7 +604,7 @@ static bool load(struct engine *e, struct task *t, struct report *r, struct erro
         return outside_open(e, err);
     }
     struct trainer_settings settings = run_trainer_settings(&e->config, e->rank, e->dev);
-    if ((e->config.environment[0] && !(e->episodes = episodes_new(err))) || !guests_prepare(e, err))
+    if ((e->config.environment[0] && !(e->episodes = episodes_new(e, err))) || !guests_prepare(e, err))
         return false;
     struct generator_config g = generator_config_make(e, t->step);
     /* before the trainer takes the weights' address: they may move to memory that all trainers can reach */

@@ -23,7 +23,7 @@
 #define SCORE_TRIES 6                           // after that the samples are left out
 #define GROUP_LIMIT_MS 20000
 #define OPEN_MAX 48          // groups at once, to scorer and to controller
-#define TURN_OPEN_MAX 256    // turns at once
+#define TURN_OPEN_MAX 256    // turns at once; half of them may be beginnings, which wait where only so many can be played at once
 
 static struct parcel *parcel_add(struct worker_process *w, enum parcel_kind kind)
 {
@@ -75,9 +75,10 @@ static void parcel_score_make(struct parcel *p, bool environment)
     msg_end(&p->msg);
 }
 
-static void parcel_turn_make(struct parcel *p)
+static void parcel_turn_make(const struct worker_process *w, struct parcel *p)
 {
     const struct turn *t = &p->report->turn->turn;
+    char from[128];
     msg_begin(&p->msg, MSG_TURN);
     msg_i64(&p->msg, "item", t->item);
     msg_i64(&p->msg, "sample", t->sample);
@@ -87,6 +88,12 @@ static void parcel_turn_make(struct parcel *p)
     for (int64_t i = 0; i < t->n_text; i++)
         msg_str(&p->msg, NULL, t->text[i]);
     msg_end(&p->msg);
+    if (!run_config_harness(&w->config))
+        return;
+    snprintf(from, sizeof from, "%s/%" PRIx64, w->process.name, (uint64_t)w->process.start);
+    msg_str(&p->msg, "from", from);
+    msg_i64(&p->msg, "serial", t->serial);
+    msg_i64(&p->msg, "oldest", t->oldest);
 }
 
 static void parcel_stopped_make(struct parcel *p)
@@ -210,12 +217,14 @@ void parcels_send(struct worker_process *w)
         if (p->open || now < p->again_ms)
             continue;
         struct peer *to = parcel_way(w, p, &n_open, &limit_ms, &most);
-        if (*n_open >= most)
+        bool begins = p->kind == PARCEL_TURN && p->report->turn->turn.n_text == 0;
+        if (*n_open >= most || (begins && w->n_begin_open >= most / 2))
             continue;
         if (peer_ask(to, &p->msg, limit_ms, p->tag, &err)) {
             p->open = true;
             p->n_try++;
             ++*n_open;
+            w->n_begin_open += begins;
         } else {
             p->again_ms = now + REPEAT_MS;
         }
@@ -339,12 +348,19 @@ static void turn_answered(struct worker_process *w, struct parcel *p, const stru
     struct turn_answer *a = &p->report->turn->answer;
     size_t len;
     w->n_turn_open--;
+    w->n_begin_open -= p->report->turn->turn.n_text == 0;
     if (ev->failed) {
         turn_failed(w, p, &ev->err);
         return;
     }
     if (!msg_read_answer(&in, MSG_TURN, ev->data, ev->len, &err)) {
         turn_failed(w, p, &err);
+        return;
+    }
+    if (mval_bool(mval_get(in.root, "later"), false)) {
+        msg_in_release(&in);
+        p->n_try = 0;
+        w->process.progress++;
         return;
     }
     const char *json = mval_str(mval_get(in.root, "answer"), &len);
@@ -538,7 +554,7 @@ void reports_take(struct worker_process *w)
         struct parcel *p = parcel_add(w, turn ? PARCEL_TURN : PARCEL_SCORE);
         p->report = r;
         if (turn)
-            parcel_turn_make(p);
+            parcel_turn_make(w, p);
         else
             parcel_score_make(p, w->config.environment[0]);
         if (!msg_finish(&p->msg, &err)) {

@@ -44,7 +44,7 @@ struct worker_process {
     int64_t *fetch_item;    // (fetching->n_group) the groups still missing, from n_fetched on
     int64_t n_fetched, fetch_ms;
     struct parcel *parcels;
-    int n_score_open, n_turn_open, n_group_open;
+    int n_score_open, n_turn_open, n_group_open, n_begin_open;    // n_begin_open: of n_turn_open, those that begin a sample
     uint64_t next_tag;
 };
 enum {

@@ -27,11 +27,14 @@ struct turn {
     const char *row;            // JSON
     int64_t n_text;             // 0: how does the episode begin?
     const char *const *text;    // (n_text) the model's turns so far, UTF-8
+    const char *from;           // of a harness: who samples, "WORKER/START", START random; NULL otherwise
+    int64_t serial, oldest;     // its number for the item there, never given twice; no item below oldest is inside any more
 };
 struct turn_answer {
     enum score_state state;    // SCORE_OK, or why the sample is left out (reason says it in words)
     char reason[48];
     char *json;    // with SCORE_OK the program's answer, an object; owned, for free
+    bool later;    // there is none yet, and the same is to be asked again; json is NULL
 };
 struct environment;
 /* Start a program. errors: as line_program_new takes it. Returns it for environment_free; NULL: see err. */

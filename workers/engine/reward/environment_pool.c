@@ -52,6 +52,7 @@ void turn_job_free(struct turn_job *job)
         free(job->text[i]);
     free(job->text);
     free(job->row);
+    free(job->from);
     free(job->answer.json);
     free(job);
 }

@@ -9,6 +9,7 @@ struct turn_job {
     void *ctx;            // the putter's own
     struct turn turn;     // points into text
     char *row, **text;    // owned; text (turn.n_text)
+    char *from;           // owned; NULL: no harness
     struct turn_answer answer;
     struct turn_job *next;    // the pool's own
 };

@@ -55,13 +55,23 @@ static void all_kill(void)
     }
 }
 
-/* Orphans that have ended are taken off the list of processes meanwhile. */
-static bool has_ended(pid_t program)
+/* As a shell says how a program ended. */
+static int status_of(int status)
+{
+    return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+/* Orphans that have ended are taken off the list of processes meanwhile. *how: the program's status when it has ended. */
+static bool has_ended(pid_t program, int *how)
 {
     bool ended = false;
     pid_t pid;
-    while ((pid = waitpid(-1, NULL, WNOHANG)) > 0)
+    int status;
+    while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
         ended = ended || pid == program;
+        if (pid == program)
+            *how = status_of(status);
+    }
     return ended;
 }
 
@@ -148,14 +158,15 @@ static int leash_run(const char *command)
     struct errors errors = { .from = said[0] };
     struct pollfd fds[3] = { { .fd = END_FD, .events = POLLIN }, { .fd = change, .events = POLLIN }, { .fd = said[0], .events = POLLIN } };
     struct signalfd_siginfo told;
-    while (!has_ended(program) && (poll(fds, 3, -1) > 0 || errno == EINTR) && fds[0].revents == 0) {
+    int how = 0;
+    while (!has_ended(program, &how) && (poll(fds, 3, -1) > 0 || errno == EINTR) && fds[0].revents == 0) {
         (void)!read(change, &told, sizeof told);
         if (fds[2].revents && !errors_take(&errors) && (fds[2].revents & POLLHUP))
             fds[2].fd = -1;    // the program has closed it
     }
     all_kill();
     errors_finish(&errors);
-    return 0;
+    return how;
 }
 
 /* Every executable that holds programs can be the process that does. */
@@ -167,7 +178,7 @@ static void __attribute__((constructor)) leash_main(int argc, char **argv)
 
 /* ---- in the process that starts it ---- */
 
-bool leash_start(struct leash *l, const char *command, int in, int out, int errors, const char *what, struct error *err)
+bool leash_start(struct leash *l, const char *command, int in, int out, int errors, char *const env[], const char *what, struct error *err)
 {
     char *argv[] = { NAME, (char *)command, NULL };
     int pipe[2], given[4] = { in, out, errors > 0 ? errors : STDERR_FILENO, -1 }, n = 0;
@@ -179,7 +190,7 @@ bool leash_start(struct leash *l, const char *command, int in, int out, int erro
     posix_spawn_file_actions_init(&actions);
     for (; n < 4 && (given[n] = fcntl(given[n], F_DUPFD_CLOEXEC, 4)) >= 0; n++)    // above those that are replaced
         posix_spawn_file_actions_adddup2(&actions, given[n], n);
-    int rv = n < 4 ? errno : child_spawn(&l->pid, "/proc/self/exe", &actions, 0, argv, NULL);
+    int rv = n < 4 ? errno : child_spawn(&l->pid, "/proc/self/exe", &actions, 0, argv, env);
     posix_spawn_file_actions_destroy(&actions);
     while (n > 0)
         close(given[--n]);
@@ -195,8 +206,12 @@ bool leash_start(struct leash *l, const char *command, int in, int out, int erro
 /* Wait at most wait_ms for the leash to end, which it does once the program and all its children are gone. True: it has. */
 static bool leash_wait(struct leash *l, int64_t wait_ms)
 {
+    int status = 0;
     for (int64_t end = clock_ms() + wait_ms; l->pid > 0; usleep(1000)) {
-        if (waitpid(l->pid, NULL, WNOHANG) != 0)
+        pid_t ended = waitpid(l->pid, &status, WNOHANG);
+        if (ended > 0)
+            l->status = status_of(status);
+        if (ended != 0)
             l->pid = 0;
         else if (clock_ms() >= end)
             return false;

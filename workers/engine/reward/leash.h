@@ -14,11 +14,13 @@
 #include "protocol/base/error.h"
 
 struct leash {
-    pid_t pid;    // 0: it holds nothing
-    int end;      // the other end is all that it waits on besides its children; never written
+    pid_t pid;     // 0: it holds nothing
+    int end;       // the other end is all that it waits on besides its children; never written. poll says POLLERR when the leash has ended
+    int status;    // after leash_end: the program's exit status, or 128 and the signal that ended it; 0: it was ended from here
 };
-/* Have /bin/sh run command, with in and out as descriptors 0 and 1, and errors as 2 (0: ours); all are borrowed for the call. what: the
- * program in an error, "the reward program 'x'". */
-MUST_USE bool leash_start(struct leash *l, const char *command, int in, int out, int errors, const char *what, struct error *err);
+/* Have /bin/sh run command, with in and out as descriptors 0 and 1, and errors as 2 (0: ours), and with env (NULL: ours); all are
+ * borrowed for the call. what: the program in an error, "the reward program 'x'". */
+MUST_USE bool leash_start(struct leash *l, const char *command, int in, int out, int errors, char *const env[], const char *what,
+                          struct error *err);
 /* Wait for the end of the program, at most wait_ms, and of all that it has started, which is killed. */
 void leash_end(struct leash *l, int64_t wait_ms);

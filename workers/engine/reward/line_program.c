@@ -55,7 +55,7 @@ static bool line_program_start(struct line_program *p, struct error *err)
         error_errno(err, "cannot make the pipes of %s", name);
         goto out;
     }
-    TRY(leash_start(&p->leash, p->command, in[0], out[1], p->errors, name, err));
+    TRY(leash_start(&p->leash, p->command, in[0], out[1], p->errors, NULL, name, err));
     p->to = in[1];
     p->from = out[0];
     in[1] = out[0] = -1;
