@@ -8,7 +8,10 @@
 #include "workers/engine/reward/math/node.h"
 
 #define BOXES_MAX 12
-#define WHOLE_MAX 400    // bytes of a text that may be an answer as a whole
+#define CLAUSE_MAX 400    // bytes after "final answer is" in which its value ends
+#define FINAL_MAX 160     // ... after "final answer"
+#define ANSWER_MAX 70     // ... after "answer" in which its value begins
+#define WHOLE_MAX 400     // bytes of a text that may be an answer as a whole
 
 static bool is_digit(char c)
 {
@@ -480,109 +483,143 @@ static bool has_prose(const char *text, const char *formula, const char *behind,
     return words > 3;
 }
 
+/* What an answer is looked for in: a text without blanks at its end. */
+struct answer_text {
+    struct math *m;
+    const char *text, *end;
+    bool gold;    // it is the right answer, as a data set has it
+};
+
+static bool found_candidate(const struct answer_text *in, const struct candidate *c, struct extracted *out)
+{
+    candidate_take(in->m, c, out);
+    return true;
+}
+
+static bool found_choice(const char *letter, struct extracted *out)
+{
+    out->found = true;
+    out->s = (struct span){ letter, 1 };
+    return true;
+}
+
+/* "the final answer is X. I hope it is correct": as strong as a box. from: after the boxes. */
+static bool hoped_answer(const struct answer_text *in, const char *from, struct extracted *out)
+{
+    struct candidate c;
+    const char *final = word_last(from, in->end, "final answer is");
+    if (!final)
+        return false;
+    const char *p = final + strlen("final answer is"), *stop = p + MIN(in->end - p, CLAUSE_MAX);
+    const char *hope = memmem(p, (size_t)(stop - p), "I hope", 6);
+    return hope && candidate_find(in->text, p, hope, true, &c) && found_candidate(in, &c, out);
+}
+
+/* "final answer: the largest $n$ is 34", and "final answer" with what follows soon. */
+static bool final_answer(const struct answer_text *in, struct extracted *out)
+{
+    struct candidate c;
+    const char *end = in->end, *final = word_last(in->text, end, "final answer");
+    if (!final)
+        return false;
+    const char *p = final + strlen("final answer"), *stop = p + MIN(end - p, FINAL_MAX);
+    for (const char *q = p; q + 4 < stop; q++)
+        if (is_space(q[0]) && starts_case(q + 1, stop, "is") && (is_space(q[3]) || q[3] == ':')) {
+            const char *r = q + 3;
+            while (r < stop && (is_space(*r) || *r == ':'))
+                r++;
+            if (candidate_find(in->text, r, r + MIN(end - r, CLAUSE_MAX), true, &c) && (c.plain ? c.s.s == r : c.s.s - r <= 4))
+                return found_candidate(in, &c, out);
+        }
+    return candidate_find(in->text, p, stop, true, &c) && found_candidate(in, &c, out);
+}
+
+/* "option B", "choice (B)". */
+static bool named_choice(const struct answer_text *in, struct extracted *out)
+{
+    static const char *const choices[] = { "option", "choice" };
+    for (size_t i = 0; i < ARRAY_SIZE(choices); i++) {
+        const char *word = word_last(in->text, in->end, choices[i]), *at = word ? choice_at(word + strlen(choices[i]), in->end) : NULL;
+        if (at)
+            return found_choice(at, out);
+    }
+    return false;
+}
+
+/* The last "answer", with a choice or a value that begins soon. */
+static bool named_answer(const struct answer_text *in, struct extracted *out)
+{
+    struct candidate c;
+    const char *end = in->end, *answer = word_last(in->text, end, "answer");
+    if (!answer)
+        return false;
+    const char *p = answer + strlen("answer"), *stop = p + MIN(end - p, ANSWER_MAX), *open = p, *says = p;
+    while (says < end && (is_space(*says) || *says == '*'))
+        says++;
+    if (in->gold && (says == end || !(memchr(":=$\\", *says, 4) || starts_case(says, end, "is"))))
+        return false;    // "the answer depends on 5" names none
+    const char *choice = choice_at(p, end);
+    if (choice)
+        return found_choice(choice, out);
+    while (open < stop && *open != '$' && *open != '\\')
+        open++;
+    if (open < stop)
+        stop = end;    // a formula that begins near may end far
+    return candidate_find(in->text, p, stop, true, &c) && (c.plain ? c.s.s : c.s.s - 2) < p + ANSWER_MAX && found_candidate(in, &c, out);
+}
+
+/* A short text that is an answer and nothing else. */
+static bool whole_text(const struct answer_text *in, struct extracted *out)
+{
+    const char *text = in->text;
+    size_t len = (size_t)(in->end - text);
+    bool formulas = memchr(text, '$', len) || memmem(text, len, "\\(", 2) || memmem(text, len, "\\[", 2);
+    if (len > WHOLE_MAX || formulas)
+        return false;
+    out->s = (struct span){ text, len };
+    out->plain = number_len(text, in->end) == len && !(in->gold && memchr(text, ',', len));    // a gt_answer 3,5 is two numbers
+    struct math_node *a = sentence(text, in->end) ? NULL : math_parse(in->m, text, len, out->plain);
+    out->found = a && !(a->flags & HAS_TEXT) && a->kind != K_TEXT;
+    return out->found;
+}
+
+/* A text that is one formula. */
+static bool whole_formula_text(const struct answer_text *in, struct extracted *out)
+{
+    struct formula f;
+    out->plain = false;
+    if (!whole_formula(in->text, in->end, &f) && !(formula_at(in->text, in->text, in->end, &f) && f.end == in->end))
+        return false;
+    out->found = true;
+    out->s = span_trim(f.in);
+    return true;
+}
+
+/* What GSM8K's mark stands before; without one, what looks like an answer most. */
+static bool last_candidate(const struct answer_text *in, struct extracted *out)
+{
+    struct candidate c;
+    const char *text = in->text, *end = in->end, *mark = word_last(text, end, "####");
+    if (mark && candidate_find(text, mark + 4, end, true, &c))
+        return found_candidate(in, &c, out);
+    if (!candidate_find(text, text, end, false, &c))
+        return false;
+    candidate_take(in->m, &c, out);
+    out->prose = in->gold && has_prose(text, c.n_joined > 0 ? c.joined[0].s : c.s.s, c.end, end);
+    return true;
+}
+
 struct extracted math_extract(struct math *m, const char *text, size_t len, bool gold)
 {
     struct extracted out = { 0 };
-    struct candidate c;
-    const char *end = text + len;
-    while (len > 0 && is_space(end[-1]))
-        end--, len--;
-    const char *behind = boxes_find(m, text, end, &out);
-    /* "the final answer is X. I hope it is correct": as strong as a box */
-    const char *from = behind ? behind : text;
-    const char *final = word_last(from, end, "final answer is");
-    if (final) {
-        const char *p = final + strlen("final answer is"), *stop = p + MIN(end - p, 400);
-        const char *hope = memmem(p, (size_t)(stop - p), "I hope", 6);
-        if (hope && candidate_find(text, p, hope, true, &c)) {
-            candidate_take(m, &c, &out);
-            return out;
-        }
-    }
-    if (out.found)
+    while (len > 0 && is_space(text[len - 1]))
+        len--;
+    const struct answer_text in = { m, text, text + len, gold };
+    const char *behind = boxes_find(m, text, in.end, &out);
+    if (hoped_answer(&in, behind ? behind : text, &out) || out.found || final_answer(&in, &out) || named_choice(&in, &out)
+        || named_answer(&in, &out) || whole_text(&in, &out) || whole_formula_text(&in, &out)
+        || (gold && formulas_only(m, text, in.end, &out)) || last_candidate(&in, &out))
         return out;
-    final = word_last(text, end, "final answer");
-    if (final) {
-        const char *p = final + strlen("final answer"), *stop = p + MIN(end - p, 160);
-        for (const char *q = p; q + 4 < stop; q++)    // "final answer: the largest $n$ is 34"
-            if (is_space(q[0]) && starts_case(q + 1, stop, "is") && (is_space(q[3]) || q[3] == ':')) {
-                const char *r = q + 3;
-                while (r < stop && (is_space(*r) || *r == ':'))
-                    r++;
-                if (candidate_find(text, r, r + MIN(end - r, 400), true, &c) && (c.plain ? c.s.s == r : c.s.s - r <= 4)) {
-                    candidate_take(m, &c, &out);
-                    return out;
-                }
-            }
-        if (candidate_find(text, p, p + MIN(end - p, 160), true, &c)) {
-            candidate_take(m, &c, &out);
-            return out;
-        }
-    }
-    static const char *const choices[] = { "option", "choice" };
-    for (size_t i = 0; i < ARRAY_SIZE(choices); i++) {
-        const char *word = word_last(text, end, choices[i]), *at = word ? choice_at(word + strlen(choices[i]), end) : NULL;
-        if (at) {
-            out.found = true;
-            out.s = (struct span){ at, 1 };
-            return out;
-        }
-    }
-    const char *answer = word_last(text, end, "answer");
-    if (answer && gold) {    // "the answer depends on 5" names none
-        const char *p = answer + strlen("answer");
-        while (p < end && (is_space(*p) || *p == '*'))
-            p++;
-        if (p == end || !(memchr(":=$\\", *p, 4) || starts_case(p, end, "is")))
-            answer = NULL;
-    }
-    if (answer) {
-        const char *p = answer + strlen("answer"), *stop = p + MIN(end - p, 70);
-        const char *open = p, *choice = choice_at(p, end);
-        if (choice) {
-            out.found = true;
-            out.s = (struct span){ choice, 1 };
-            return out;
-        }
-        while (open < stop && *open != '$' && *open != '\\')
-            open++;
-        if (open < stop)
-            stop = end;    // a formula that begins near may end far
-        if (candidate_find(text, p, stop, true, &c) && (c.plain ? c.s.s : c.s.s - 2) < p + 70) {
-            candidate_take(m, &c, &out);
-            return out;
-        }
-    }
-    bool formulas = memchr(text, '$', len) || memmem(text, len, "\\(", 2) || memmem(text, len, "\\[", 2);
-    struct formula f;
-    if (len <= WHOLE_MAX && !formulas) {
-        out.s = (struct span){ text, len };
-        out.plain = number_len(text, end) == len && !(gold && memchr(text, ',', len));    // a gt_answer 3,5 is two numbers
-        struct math_node *a = sentence(text, end) ? NULL : math_parse(m, text, len, out.plain);
-        if (a && !(a->flags & HAS_TEXT) && a->kind != K_TEXT) {
-            out.found = true;
-            return out;
-        }
-    }
-    if (whole_formula(text, end, &f) || (formula_at(text, text, end, &f) && f.end == end)) {
-        out.found = true;
-        out.plain = false;
-        out.s = span_trim(f.in);
-        return out;
-    }
-    out.plain = false;
-    if (gold && formulas_only(m, text, end, &out))
-        return out;
-    const char *mark = word_last(text, end, "####");    // GSM8K's
-    if (mark && candidate_find(text, mark + 4, end, true, &c)) {
-        candidate_take(m, &c, &out);
-        return out;
-    }
-    if (candidate_find(text, text, end, false, &c)) {
-        candidate_take(m, &c, &out);
-        out.prose = gold && has_prose(text, c.n_joined > 0 ? c.joined[0].s : c.s.s, c.end, end);
-        return out;
-    }
     out.s = (struct span){ text, len };
     return out;
 }
