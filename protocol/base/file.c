@@ -265,6 +265,12 @@ bool path_is_stream(const char *path)
     return strcmp(path, "-") == 0;
 }
 
+char path_plain(char c, bool first)
+{
+    bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'), digit = c >= '0' && c <= '9';
+    return letter || digit || c == '-' || c == '+' || c == '_' || (c == '.' && !first) ? c : '_';
+}
+
 bool path_exists(const char *path)
 {
     struct stat st;

@@ -40,6 +40,9 @@ bool path_in_memory(const char *path);    // what is there is on tmpfs
 /* The user's folder for what can be made again ($XDG_CACHE_HOME, else ~/.cache) + "/" + below. False when there is neither, or the path is
  * too long: as the XDG Base Directory Specification says, a relative one does not count. */
 bool cache_path(char *out, size_t size, const char *below);
+/* What stands for c in a file's name that is made from a text: c itself, or '_'. first: it would be a name's first character, where a dot hides
+ * the file. */
+char path_plain(char c, bool first);
 /* dir + "/" + name (or name when it is absolute) into out of size bytes; false when it does not fit. */
 bool path_join(char *out, size_t size, const char *dir, const char *name);
 /* Map a file read-only; size 0 gives data NULL and true. The mapping is the caller's, for file_map_close. */

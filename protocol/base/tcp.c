@@ -33,6 +33,8 @@ static bool port_check(const char *port, struct error *err)
     size_t n = strspn(port, "0123456789");
     if (!port[n] && (n > 10 || strtoull(port, NULL, 10) > 65535))
         return error_set(err, ERR_USAGE, "'%.40s' is not a port: the largest is 65535", port);
+    if (!port[0] || strchr("-+ .", port[0]) || (n > 0 && port[n]))    // what begins with a letter may be a service's name
+        return error_set(err, ERR_USAGE, "'%.40s' is not a port: it is a number from 0 to 65535", port);
     return true;
 }
 

@@ -19,8 +19,10 @@ static bool value_refused(const struct knob *k, const char *text, struct error *
 {
     struct buf b = BUF_INIT;
     bool counted = strlen(k->unit) > 3;    // "sample", "step", which stand in the plural; not "s", "tok", "MiB"
-    error_set(err, ERR_USAGE, "'%s' cannot be '%.100s'; it must be %s%s%s%s", k->name, text, knob_bounds_text(k, &b), k->unit[0] ? " " : "",
-              k->unit, counted ? "s" : "");
+    int64_t v;
+    bool whole = k->type == KNOB_I64 && !parse_i64(text, &v);
+    error_set(err, ERR_USAGE, "'%s' cannot be '%.100s'; it must be %s%s%s%s%s", k->name, text, whole ? "a whole number, " : "",
+              knob_bounds_text(k, &b), k->unit[0] ? " " : "", k->unit, counted ? "s" : "");
     buf_release(&b);
     return false;
 }

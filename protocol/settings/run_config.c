@@ -889,6 +889,15 @@ static bool eval_number_check(const char *field, double v, double low, double hi
                         strcmp(field, "temperature") == 0 ? "0, or " : "", low, high);
 }
 
+/* Would the answers to two sets go to one file? */
+static bool eval_files_same(const char *a, const char *b)
+{
+    size_t i = 0;
+    while (a[i] && b[i] && path_plain(a[i], i == 0) == path_plain(b[i], i == 0))
+        i++;
+    return !a[i] && !b[i];
+}
+
 int run_config_eval_sets(const struct run_config *c, struct eval_set out[EVAL_SET_MAX], struct error *err)
 {
     int n = 0;
@@ -925,6 +934,12 @@ int run_config_eval_sets(const struct run_config *c, struct eval_set out[EVAL_SE
         else if (strlen(name) >= sizeof out->name || strlen(path) >= sizeof out->path || strlen(prompt) >= sizeof out->prompt_column
                  || strlen(answer) >= sizeof out->answer_column || strlen(template) >= sizeof out->prompt_template)
             ok = error_set(err, ERR_USAGE, "'eval_dataset': the name, path or columns of '%.40s' are too long", name);
+        if (ok && !name[0])
+            ok = error_set(err, ERR_USAGE, "'eval_dataset': the set of '%s' has an empty name", path);
+        for (int i = 0; ok && i < n; i++)
+            if (eval_files_same(out[i].name, name))
+                ok = error_set(err, ERR_USAGE, "'eval_dataset': the answers to the sets '%s' and '%s' would go to one file; rename one",
+                               out[i].name, name);
         if (!ok)
             break;
         struct eval_set *s = &out[n++];

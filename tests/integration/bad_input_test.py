@@ -207,6 +207,8 @@ class BadInput(RunCase):
                 (["--listen", busy], 1, ["'listen'", busy, "in use"]),
                 (["--metrics-listen", busy], 1, ["'metrics_listen'", busy, "in use"]),
                 (["--metrics-listen", "nowhere"], 2, ["'metrics_listen'", "HOST:PORT"]),
+                (["--metrics-listen", "127.0.0.1:-1"], 2, ["'metrics_listen'", "'-1' is not a port"]),
+                (["--seed", "1e3"], 2, ["'seed' cannot be '1e3'", "a whole number"]),
                 (["--save-dir", "/proc/checkpoints"], 1, ["/proc"]),    # a disk without room
             ]
             if not os.path.exists("/dev/nvidiactl"):

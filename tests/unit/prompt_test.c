@@ -69,6 +69,10 @@ static void every_form_of_a_row_becomes_ids(UNUSED void **state)
         { "{\"messages\":[{\"role\":\"user\",\"content\":\"[user]hi[assistant] \"}]}", NULL, "[user]hi[assistant] " },
         { "{\"messages\":[{\"role\":\"user\",\"content\":\"[assistant]?\"}]}", NULL, "[user][assistant]?[assistant]" },
         { "{\"messages\":[{\"role\":\"user\",\"content\":\"\"}]}", NULL, "[user][assistant]" },
+        { "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},\"b\"]}]}", NULL, "[user]ab[assistant]" },    // this tokenizer has no line end
+        { "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[]},"
+          "{\"role\":\"user\",\"content\":\"b\"}]}",
+          NULL, "[user]a[assistant][user]b[assistant]" },
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct prompt_maker p = { .encoder = encoder, .template = template, .system_prompt = cases[i].system };
@@ -135,7 +139,7 @@ static void texts_are_continued_as_they_are_without_a_template(UNUSED void **sta
           "own6+6=" },    // this tokenizer has no line breaks
         { "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\"},{\"role\":\"user\",\"content\":\"c\"}]}",
           .error = "more than one question" },
-        { "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image\"}]}]}", .error = "more than one question" },
+        { "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image\"}]}]}", .error = "only text is supported" },
         { "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tools\":[{\"f\":1}]}", .error = "'tools' needs a chat template" },
         { "{\"prompt\":\"a\",\"tools\":[{\"f\":1}]}", .error = "'tools' go through the chat template" },
     };

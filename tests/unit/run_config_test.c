@@ -680,6 +680,8 @@ static void a_rule_between_settings_names_the_line_of_one_of_them(UNUSED void **
         { { "min_new_tokens", "64", "max_new_tokens", "32" }, "is above the longest completion" },
         { { "stuck_s", "10", "slow_s", "20" }, "must not be below 'slow_s'" },
         { { "eval_dataset", "{a: {path: x, n: 0}}" }, "the 'n' of the set 'a'" },
+        { { "eval_dataset", "{\"\": x}" }, "has an empty name" },
+        { { "eval_dataset", "{a/b: x, a b: y}" }, "the sets 'a/b' and 'a b' would go to one file" },
         { { "offload_optimizer", "true", "optimizer", "adafactor" }, "do not go together" },
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++)

@@ -7,6 +7,7 @@
 #include "protocol/base/buf.h"
 #include "protocol/base/digest.h"
 #include "protocol/base/json_text.h"
+#include "workers/engine/template/messages.h"
 #include "workers/engine/template/template.h"
 #include "workers/engine/template/tool_calls.h"
 
@@ -495,49 +496,6 @@ void ask_release(struct ask *a)
 }
 
 /* ---- text to ids */
-/* Make a message's content one text: a list of text parts is joined, and null (as beside tool calls) is empty, as in vLLM. Templates
- * add it to other texts. Objects pass: some templates print what a tool returned as JSON. */
-static bool content_flatten(json_t *message, size_t i, struct error *err)
-{
-    json_t *parts = json_object_get(message, "content"), *text;
-    struct buf b = BUF_INIT;
-    bool ok = true;
-    if (is_text(parts) || json_is_object(parts))
-        return true;
-    if (parts && !json_is_null(parts) && !json_is_array(parts))
-        return error_set(err, ERR_DATA, "'messages'[%zu].content must be a text, a list of text parts, or null", i);
-    for (size_t k = 0; ok && k < json_array_size(parts); k++) {
-        const json_t *part = json_array_get(parts, k);
-        text = json_is_string(part) ? (json_t *)(uintptr_t)part : json_object_get(part, "text");
-        if (!is_text(text))
-            ok = error_set(err, ERR_DATA, "'messages'[%zu] has a part that is not text; only text is supported", i);
-        else if (!(k == 0 || buf_char(&b, '\n')) || !buf_add(&b, json_string_value(text), json_string_length(text)))
-            ok = error_set(err, ERR_NO_MEMORY, "no memory for 'messages'[%zu]", i);
-    }
-    if (ok && (!(text = json_stringn(buf_text(&b), b.len)) || json_object_set_new(message, "content", text) != 0))
-        ok = error_set(err, ERR_NO_MEMORY, "no memory for 'messages'[%zu]", i);
-    buf_release(&b);
-    return ok;
-}
-
-/* OpenAI sends the arguments of a call as JSON in a string; templates print an object. */
-static bool arguments_open(json_t *message, size_t i, struct error *err)
-{
-    const json_t *calls = json_object_get(message, "tool_calls");
-    for (size_t k = 0; k < json_array_size(calls); k++) {
-        json_t *function = json_object_get(json_array_get(calls, k), "function"), *arguments = json_object_get(function, "arguments");
-        if (!is_text(arguments))
-            continue;
-        json_t *value = json_string_length(arguments) ? json_text_read(json_string_value(arguments), json_string_length(arguments), 0, NULL)
-                                                      : json_object();
-        if (!value)
-            return error_set(err, ERR_DATA, "'messages'[%zu].tool_calls[%zu] has arguments that are not JSON", i, k);
-        if (json_object_set_new(function, "arguments", value) != 0)
-            return error_set(err, ERR_NO_MEMORY, "no memory for 'messages'[%zu]", i);
-    }
-    return true;
-}
-
 bool ask_render(const struct ask *a, const struct ask_text *text, struct buf *out, struct error *err)
 {
     struct chat_options options = { .add_generation_prompt = a->add_generation_prompt,
@@ -545,14 +503,8 @@ bool ask_render(const struct ask *a, const struct ask_text *text, struct buf *ou
                                     .more = a->template_more };
     if (!text->template)
         return error_set(err, ERR_DATA, "the model has no chat template; use /v1/completions");
-    json_t *messages = json_deep_copy(a->messages);
-    bool ok = messages || error_set(err, ERR_NO_MEMORY, "no memory for 'messages'");
-    for (size_t i = 0; ok && i < json_array_size(messages); i++) {
-        json_t *message = json_array_get(messages, i);
-        ok = json_is_object(message) || error_set(err, ERR_DATA, "'messages'[%zu] must be an object", i);
-        ok = ok && content_flatten(message, i, err) && arguments_open(message, i, err);
-    }
-    ok = ok && template_chat(text->template, messages, &options, out, err);
+    json_t *messages = messages_flatten(a->messages, err);
+    bool ok = messages && template_chat(text->template, messages, &options, out, err);
     json_decref(messages);
     return ok;
 }

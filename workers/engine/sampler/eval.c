@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
+#include "protocol/base/file.h"
 #include "protocol/base/json_text.h"
 
 bool eval_tally_init(struct eval_tally *t, int64_t n_prompt, int64_t n_per_prompt, struct error *err)
@@ -206,14 +207,10 @@ bool eval_record_line(struct buf *line, const struct eval_record *r, struct erro
     return json_line(line, json, err);
 }
 
-/* Append s to out with every character unsafe in a file name as '_'; no leading dot. */
 static void name_add(struct buf *out, const char *s)
 {
-    for (const char *p = s; *p; p++) {
-        bool plain = (*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') || (*p >= '0' && *p <= '9') || *p == '-' || *p == '+' || *p == '_'
-                     || (*p == '.' && p != s);
-        buf_char(out, plain ? *p : '_');
-    }
+    for (const char *p = s; *p; p++)
+        buf_char(out, path_plain(*p, p == s));
 }
 
 bool eval_file_path(char *out, size_t size, const char *dir, const char *project, const char *task, int64_t step, struct error *err)

@@ -7,6 +7,7 @@
 #include "protocol/base/utf8.h"
 #include "protocol/settings/run_config.h"
 #include "workers/engine/reward/reward.h"
+#include "workers/engine/template/messages.h"
 #include "workers/engine/template/template.h"
 #include "workers/engine/text/tokenizer.h"
 
@@ -177,8 +178,10 @@ static bool chat_add(struct prompt_maker *p, const json_t *messages, const json_
 {
     struct buf text = BUF_INIT;
     struct chat_options options = { .system = p->system_prompt, .add_generation_prompt = true, .tools = tools };
-    json_t *list = json_is_object(messages) ? json_pack("[O]", messages) : json_incref((json_t *)(uintptr_t)messages);
-    bool ok = list || error_set(err, ERR_NO_MEMORY, "no memory for a conversation");
+    json_t *rows = json_is_object(messages) ? json_pack("[O]", messages) : json_incref((json_t *)(uintptr_t)messages);
+    json_t *list = rows ? messages_flatten(rows, err) : NULL;
+    bool ok = list || (!rows && error_set(err, ERR_NO_MEMORY, "no memory for a conversation"));
+    json_decref(rows);
     if (ok && !p->template) {
         ok = plain_add(p, list, tools, out, err);
     } else if (ok && (ok = template_chat(p->template, list, &options, &text, err))) {

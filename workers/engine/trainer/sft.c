@@ -10,6 +10,7 @@
 #include "workers/engine/trainer/supervised.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/data/dataset.h"
+#include "workers/engine/template/messages.h"
 #include "workers/engine/template/template.h"
 #include "workers/engine/text/tokenizer.h"
 
@@ -98,7 +99,7 @@ static json_t *row_messages(json_t *row, struct error *err)
     json_t *messages = json_object_get(row, "messages"), *answer = json_object_get(row, "answer");
     const char *role = json_string_value(json_object_get(json_array_get(messages, json_array_size(messages) - 1), "role"));
     if (role && strcmp(role, "assistant") == 0)
-        return json_incref(messages);
+        return messages_flatten(messages, err);
     if (!json_is_string(answer)) {
         error_set(err, ERR_DATA, "the last message is not the assistant's and there is no text 'answer'");
         return NULL;
@@ -109,7 +110,9 @@ static json_t *row_messages(json_t *row, struct error *err)
         error_set(err, ERR_NO_MEMORY, "no memory for a conversation");
         return NULL;
     }
-    return copy;
+    messages = messages_flatten(copy, err);
+    json_decref(copy);
+    return messages;
 }
 
 /* Without a chat template: system message and question, which have no loss, and the answer up to the end token. */
