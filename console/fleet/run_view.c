@@ -352,6 +352,8 @@ static void changes_place(struct event_view *e, const json_t *changes)
 
 int64_t view_change_step(const struct run_view *m, const struct event_view *e)
 {
+    if (e->noted)
+        return MAX(e->step, (int64_t)1);
     if (!e->changed && strcmp(e->kind, "return") != 0)
         return -1;
     if (e->from_step > 0 || e->from_rollout <= 0)
@@ -369,6 +371,7 @@ void view_event_facts(struct run_view *m, const struct event_view *e, const char
     json_t *o = json_text_read(facts, len, 0, NULL), *mean = json_object_get(o, "mean");
     const char *set = json_string_value(json_object_get(o, "set"));
     full.changed = json_is_array(json_object_get(o, "changes"));
+    full.noted = json_is_string(json_object_get(o, "note"));
     changes_place(&full, json_object_get(o, "changes"));
     if (strcmp(e->kind, "return") == 0 && json_is_integer(json_object_get(o, "step")))
         full.from_step = json_integer_value(json_object_get(o, "step")) + 1;

@@ -107,6 +107,7 @@ struct event_view {
     char kind[24], who[48], text[240];
     char detail[2048];        // JSON, "" when there is none or it is longer
     bool changed;             // settings were changed
+    bool noted;               // somebody's note
     int64_t from_step;        // a change: the first optimizer step that it acts on; 0: not told
     int64_t from_rollout;     // or the first rollout step, from 1; 0: none
     bool rings;               // an alarm of the run's book begins that wants the bell
@@ -257,7 +258,7 @@ enum advantage_form view_advantages(const struct run_view *m);
 /* The i-th newest, 0 is the newest; NULL: there are fewer. */
 const struct rollout_view *view_rollout_at(const struct run_view *m, int64_t i);
 /* The first optimizer step that shows what an event has changed: of settings, as the controller says in its facts, or of weights by a
- * return to a checkpoint. -1: it changes nothing, or the step has not been made yet. */
+ * return to a checkpoint; a note has the step at which it was written. -1: it changes nothing, or the step has not been made yet. */
 int64_t view_change_step(const struct run_view *m, const struct event_view *e);
 /* Add an event with an id above the last one's (others are already known and dropped). */
 void view_event(struct run_view *m, const struct event_view *e);

@@ -152,12 +152,31 @@ static bool local_align(struct app *a, const char *rest, int64_t now_ns)
     return true;
 }
 
+bool since_show(struct app *a, double now_s)
+{
+    struct buf text = { .max = sizeof a->whole.text - 1 };    // what does not fit is older
+    if (a->has_look)
+        since_print(a->model, &a->look, now_s, &text);
+    bool any = text.len > 0;
+    if (any)
+        whole_open(a, "Since you last looked", buf_text(&text));
+    buf_release(&text);
+    return any;
+}
+
+static bool local_since(struct app *a, const char *rest, UNUSED int64_t now_ns)
+{
+    a->wish |= WISH_SINCE;
+    return !rest[0];
+}
+
 const struct local_command local_commands[] = {
     { "pane", "NAME", "go to a pane", local_pane },
     { "filter", "TEXT", "show only rows that contain TEXT", local_filter },
     { "theme", "NAME|FILE", "draw with another theme", local_theme },
     { "align", "step|time", "show the other run (--with) by its steps, or by time", local_align },
     { "at", "STEP|end", "a live run: its charts at that step; one that is over: as it was after it", local_at },
+    { "since", "", "what has happened since you last looked at this run", local_since },
     { "knob", "NAME", "go to a setting", local_knob },
     { "mouse", "", "mouse on or off", local_mouse },
     { "save-screen", "FILE", "write the screen to a file: as text, or as a picture (FILE.svg)", local_save_screen },

@@ -9,6 +9,7 @@
 #include "console/fleet/device_log.h"
 #include "console/fleet/feed.h"
 #include "console/fleet/run_view.h"
+#include "console/fleet/since.h"
 #include "console/tui/cells.h"
 #include "console/tui/compare.h"
 #include "console/tui/keys.h"
@@ -28,6 +29,7 @@ enum wish {    // bits: what the loop has to do after a key
     WISH_SAVE_SCREEN = 32,
     WISH_BELL = 64,
     WISH_SAVE_SERIES = 128,
+    WISH_SINCE = 256,
 };
 enum prompt_kind {
     PROMPT_NONE,
@@ -87,6 +89,8 @@ struct app {
     enum role flash_role;
     int64_t flash_ns;    // when
     int64_t now_ns;      // of the newest key, news or tick
+    struct last_look look;    // this person's last one before this console, with has_look
+    bool has_look;
     int64_t heard;       // the newest event that was looked at; 0: none yet
     int64_t answered;    // commands whose answer has been shown
 };
@@ -184,6 +188,8 @@ void dialog_draw(const struct app *a, struct cells *c);
 /* help.c */
 void help_draw(const struct app *a, struct cells *c);
 int help_rows(const struct app *a);    // of the page, at the present width
+/* Show what has happened since the last look, when anything has; returns whether it did. */
+bool since_show(struct app *a, double now_s);
 /* whole.c: show a text in full; its keys, true when req was taken */
 void whole_open(struct app *a, const char *title, const char *text);
 bool whole_key(struct app *a, enum request req);

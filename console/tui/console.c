@@ -17,6 +17,8 @@
 #define ARCHIVE_NS ((int64_t)6 * 1000000)          // that the archive works at a time
 #define ARCHIVE_REST_NS ((int64_t)10 * 1000000)    // between two such times, so that it takes less than half a core
 #define TICK_NS ((int64_t)1000 * 1000000)          // ages and the clock advance
+#define LOOK_NS ((int64_t)60 * 1000000000)         // between two notes of what this person has seen
+#define AWAY_S 60                                  // who was away for less is told nothing
 
 struct loop {
     struct feed *feed, *with_feed;    // with_feed NULL: no other run
@@ -28,6 +30,7 @@ struct loop {
     struct screen screen;
     uint64_t drawn_version;
     int64_t drawn_ns, tick_ns;
+    int64_t look_ns;    // when what this person has seen was kept; 0: the run has not come in whole
     bool dirty, quit;
 };
 
@@ -93,6 +96,8 @@ static void wishes_do(struct loop *l, int64_t now_ns)
         screen_save(l, now_ns);
     if (wish & WISH_SAVE_SERIES)
         series_save(l, now_ns);
+    if (wish & WISH_SINCE && !since_show(a, clock_wall_s()))
+        app_flash(a, ROLE_DIM, now_ns, a->has_look ? "nothing has happened since you last looked" : "this is your first look at this run");
     if (wish & WISH_BELL)
         terminal_bell(l->screen.term);
     if (wish & WISH_REDRAW)
@@ -146,8 +151,27 @@ static int wait_ms(const struct loop *l, int64_t now_ns)
     return (int)MIN(MAX(ms, 0), 1000);
 }
 
+/* Once the run has come in: tell what has happened since this person last looked. From then on, keep what they have seen. */
+static void look_take(struct loop *l, int64_t now_ns)
+{
+    const struct run_view *m = l->model;
+    double now_s = clock_wall_s();
+    if (!m->dir[0] || m->told_ns == 0 || m->n_event == 0 || !view_steps_whole(m) || l->app.replay)
+        return;
+    if (l->look_ns == 0) {
+        l->app.has_look = last_look_read(m, &l->app.look);
+        if (l->app.has_look && now_s - l->app.look.wall_s >= AWAY_S)
+            since_show(&l->app, now_s);
+    } else if (now_ns - l->look_ns < LOOK_NS) {
+        return;
+    }
+    last_look_keep(m, now_s);
+    l->look_ns = now_ns;
+}
+
 static void tick(struct loop *l, int64_t now_ns)
 {
+    look_take(l, now_ns);
     for (int i = 0; i < l->model->n_proc; i++)
         view_lane(l->model, &l->model->proc[i], now_ns);
     app_tick(&l->app, now_ns);
@@ -260,6 +284,8 @@ bool console_run(struct feed *feed, struct run_view *m, const struct console_opt
         if (l.screen.theme_note[0])
             app_flash(&l.app, ROLE_WARN, clock_ns(), "%s", l.screen.theme_note);
         ok = loop_run(&l, err);
+        if (l.look_ns > 0 && !l.app.replay)
+            last_look_keep(m, clock_wall_s());
         app_release(&l.app);
         archive_free(l.archive);
         device_log_free(l.devices);

@@ -317,6 +317,7 @@ const struct command_spec command_specs[] = {
       "go back to a checkpoint: later steps and changes of knobs are undone", 300, true },
     { "pin", "step", ARG_LINE, "", "a checkpoint's step; 'rollcall ctl checkpoints' lists them", "keep a checkpoint, whatever keep_checkpoints says", 30, false },
     { "unpin", "step", ARG_LINE, "", "a checkpoint's step", "let a pinned checkpoint be removed like others", 30, false },
+    { "note", "text", ARG_TEXT, "", "a text, at most 191 bytes", "put a note on the run's time line: journal, charts, exports", 30, false },
     { "lock", "how", ARG_CHOICE, "take|force", "", "take the control of the run: others are refused (force: from whoever has it)", 30, false },
     { "unlock", "", ARG_NONE, "", "", "give the control back", 30, false },
     { "ack", "alarm", ARG_TEXT, "", "an alarm's name, or 'all'; 'rollcall ctl status' lists those that fire", "acknowledge an alarm: it is not shown until it begins again", 30, false },

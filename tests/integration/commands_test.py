@@ -108,6 +108,21 @@ class Commands(RunCase):
         text = self.query(run, "select text from event where kind = 'return'")[0][0]
         self.assertRegex(text, r"^back from step \d+ to \d+: worker cpu:0 holds no weights of step \d+; nothing is lost")
 
+    def test_a_note_is_on_the_time_line_whoever_has_the_control(self):
+        run = self.start()
+        ours, theirs = os.openpty()
+        self.addCleanup(os.close, ours)
+        self.addCleanup(os.close, theirs)
+        subprocess.run([ROLLCALL, "ctl", "--run", run.dir, "lock"], stdin=theirs, stdout=subprocess.DEVNULL, timeout=LIMIT, check=True)
+        text = 'rewards changed: "boxed" <b>'
+        self.assertIn("note: " + text, self.ok(run, "note", text))
+        self.assertIn("note: " + text, [told for _, told in self.commands(run)])
+        self.assertEqual(json.loads(self.query(run, "select detail from event where text like 'note:%'")[0][0]), {"note": text})
+        self.assertEqual(run.ctl("note").returncode, 2)
+        self.assertIn("longer than 191 bytes", run.ctl("note", "x" * 192).stderr)
+        page = subprocess.run([ROLLCALL, "export", "html", run.dir], capture_output=True, text=True, timeout=LIMIT, check=True).stdout
+        self.assertIn("note: rewards changed: &quot;boxed&quot; &lt;b&gt;", page)
+
     def test_who_has_taken_the_control_is_the_only_one_obeyed_until_it_is_forced(self):
         run = self.start()
         ours, theirs = os.openpty()

@@ -174,7 +174,7 @@ static bool after_say(const struct controller *c, struct buf *out)
 {
     struct buf change = { .max = 256 };
     int64_t made = changes_made_last(&c->changes);
-    bool near = made >= 0 && c->step - made <= ALARM_AFTER;
+    bool near = made >= 0 && made <= c->step && c->step - made <= ALARM_AFTER;    // after a return it may lie ahead
     if (near) {
         changes_last_say(&c->changes, &change);
         buf_fmt(out, ", %" PRId64 " step%s after %s", c->step - made, c->step - made == 1 ? "" : "s", buf_text(&change));

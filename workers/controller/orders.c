@@ -133,12 +133,25 @@ static bool unlock_begin(struct controller *c, UNUSED struct order *o, UNUSED co
     return true;
 }
 
+static bool note_begin(UNUSED struct controller *c, UNUSED struct order *o, const struct mval *args, struct effect *effect,
+                       UNUSED struct error *err)
+{
+    char text[192];
+    if (!mval_text(args, "text", text, sizeof text)[0])
+        return error_set(err, ERR_USAGE, "'note' needs a text");
+    buf_fmt(&effect->text, "note: %s", text);
+    json_t *facts = json_pack("{s:s}", "note", text);
+    effect->detail = facts ? json_dumps(facts, JSON_COMPACT) : NULL;    // NULL: the text says it
+    json_decref(facts);
+    return true;
+}
+
 /* Does the lock let this command through? What overrides it is in the audit trail. */
 static bool lock_lets(struct controller *c, const struct order *o, const char *name, struct error *err)
 {
     char text[320];
     const struct control_lock *l = &c->orders.lock;
-    if (strcmp(name, "lock") == 0)    // it says itself whom it is taken from
+    if (strcmp(name, "lock") == 0 || strcmp(name, "note") == 0)    // one says itself whom it is taken from, the other changes nothing
         return true;
     if (!control_lock_lets(l, o->who, name, o->force, clock_wall_s(), err))
         return false;
@@ -341,6 +354,7 @@ static const struct order_row {
     { "rollback", rollback_begin, rollback_reached },
     { "pin", pin_begin, NULL },
     { "unpin", unpin_begin, NULL },
+    { "note", note_begin, NULL },
     { "lock", lock_begin, NULL },
     { "unlock", unlock_begin, NULL },
     { "ack", ack_begin, NULL },
