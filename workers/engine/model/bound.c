@@ -68,6 +68,7 @@ void bound_free(struct model *m)
         mem_share_free(m->dev, k->shards, k->shard_bytes, &k->handle);
     free(k);
     m->kept = NULL;
+    weights_form_set(m);
 }
 
 /* This rank's shard of piece p, which is whole at `from`. */
@@ -83,33 +84,29 @@ static bool shard_fill(struct model *m, int p, const char *from, struct error *e
 /* This rank's shards, out of the whole, here or elsewhere; a model that has neither gets them later (piece_filled). */
 static bool shards_fill(struct model *m, struct error *err)
 {
-    struct choose_ahead *ahead = m->source ? choose_ahead_begin(m) : NULL;
+    struct choose_ahead *ahead = model_is_elsewhere(m) ? choose_ahead_begin(m) : NULL;
     bool ok = true;
     for (int p = 0; p < model_n_piece(m) && ok; p++) {
         int64_t first;
         (void)model_piece(m, p, &first);
-        if (m->source)
-            ok = source_piece(m, p, err) && shard_fill(m, p, m->source->mem, err);
-        else if (m->weights)
-            ok = shard_fill(m, p, m->weights + (size_t)first * dtype_size(m->dtype), err);
+        ok = model_bind(m, p, err);
+        const char *from = !ok ? NULL : m->weights ? model_at(m, first) : m->form->at(m, first);
+        ok = ok && (!from || shard_fill(m, p, from, err));
     }
     choose_ahead_end(ahead);
     return ok && device_sync(m->dev, err);
 }
 
-char *piece_room(struct model *m, int p, int64_t *first)
+static char *place_room(const struct model *m, int p, int64_t *first)
 {
-    *first = 0;
-    if (!m->kept)
-        return m->weights;
     (void)model_piece(m, p, first);
     return place_for(m->kept, m, p)->mem;
 }
 
-bool piece_filled(struct model *m, int p, struct error *err)
+static bool place_filled(struct model *m, int p, struct error *err)
 {
     // between the parts of a piece its place holds 0: it did at first, and the pieces that take turns in it are laid out alike
-    return !m->kept || shard_fill(m, p, place_for(m->kept, m, p)->mem, err);
+    return shard_fill(m, p, place_for(m->kept, m, p)->mem, err);
 }
 
 /* The places, and the handles on what will be in them. Every layer that is here has its parts at the same distances from its beginning. */
@@ -137,7 +134,7 @@ static bool places_make(struct model *m, struct kept *k, struct error *err)
 
 bool model_keep(struct model *m, const struct model_cut *cut, struct error *err)
 {
-    BUG_IF(m->kept || m->lora || m->base || m->team, "weights that are cut already, an adapter, or a view");
+    BUG_IF(!m->form->plain, "weights that are cut already, an adapter, or a view");
     if (!experts_stay_whole(&m->c, "kept in shards (zero_stage 3; 0 to 2 are possible)", err))
         return false;
     struct kept *k = calloc(1, sizeof *k);
@@ -156,17 +153,8 @@ bool model_keep(struct model *m, const struct model_cut *cut, struct error *err)
         return false;
     m->for_bwd = true;
     weights_free(m);
-    source_free(m);
+    source_free(m);    // and so the form is that of shards
     return places_make(m, k, err);
-}
-
-size_t model_held_bytes(const struct model *m)
-{
-    bool sliced = model_is_sliced(m);
-    size_t whole = m->base || sliced || m->source ? 0 : (size_t)m->n_flat * dtype_size(m->dtype);    // a view's are the base's
-    size_t slice = m->team ? model_held_bytes(team_slice(m, 0)) : m->n_sliced > 1 ? model_slice_bytes(m, m->n_sliced) : 0;
-    return m->kept ? m->kept->shard_bytes + model_kept_bytes(m, 0)
-                   : whole + slice + source_bytes(m) + (m->lora ? model_weight_bytes(m) : 0);
 }
 
 bool model_keeps_shards(const struct model *m)
@@ -202,10 +190,10 @@ void model_pieces_forget(struct model *m)
         m->kept->place[i].piece = -1;
 }
 
-bool model_ahead(struct model *m, int p, struct error *err)
+static bool kept_ahead(struct model *m, int p, struct error *err)
 {
     struct kept *k = m->kept;
-    if (!k || !piece_is_here(m, p))
+    if (!piece_is_here(m, p))
         return true;
     struct piece_place *b = place_for(k, m, p);
     if (b->piece == p)
@@ -220,14 +208,12 @@ bool model_ahead(struct model *m, int p, struct error *err)
     return true;
 }
 
-bool model_bind(struct model *m, int p, struct error *err)
+static bool kept_bind(struct model *m, int p, struct error *err)
 {
-    if (m->source)
-        return source_piece(m, p, err);
-    if (!m->kept || !piece_is_here(m, p))
+    if (!piece_is_here(m, p))
         return true;
     struct piece_place *b = place_for(m->kept, m, p);
-    if (!model_ahead(m, p, err))
+    if (!kept_ahead(m, p, err))
         return false;
     if (!b->coming)
         return true;
@@ -235,31 +221,32 @@ bool model_bind(struct model *m, int p, struct error *err)
     const struct model_fetch *f = &m->kept->fetch;
     return (!f->await || f->await(f->ctx, p, err)) && (!f->stall || f->stall(f->ctx, true, err)) && device_after(m->dev, b->came, err)
            && (!f->stall || f->stall(f->ctx, false, err)) && (!b->head || weight_refresh(m->dev, b->head, err))
-           && (b == &m->kept->place[PLACE_OF_ENDS] || layer_handles_refresh(m, &b->layer, err));
+           && (!b->layer.qkv || layer_handles_refresh(m, &b->layer, err));
 }
 
-/* Element `at`, if piece p, which is at mem, has it. */
-static const void *piece_at(const struct model *m, int p, const char *mem, int64_t at)
+const void *piece_at(const struct model *m, int p, const char *mem, int64_t at)
 {
     int64_t first = 0, n = p < 0 ? 0 : model_piece(m, p, &first);
     return at >= first && at < first + n ? mem + (size_t)(at - first) * dtype_size(m->dtype) : NULL;
 }
 
-const void *bound_at(const struct model *m, int64_t at)
+static const void *kept_at(const struct model *m, int64_t at)
 {
-    const void *found = m->source ? piece_at(m, m->source->piece, m->source->mem, at) : NULL;
-    for (int i = 0; m->kept && i < BOUND_N && !found; i++)
+    const void *found = NULL;
+    for (int i = 0; i < BOUND_N && !found; i++)
         found = piece_at(m, m->kept->place[i].piece, m->kept->place[i].mem, at);
-    if (found)
-        return found;
-    BUG_IF(true, "element %" PRId64 " of the weights is used, and its piece is not bound", at);
-    return NULL;
+    return found;
 }
 
-const void *model_embedding(const struct model *m)
+const void *bound_at(const struct model *m, int64_t at)
 {
-    if (!m->kept)
-        return model_at(m, m->embed_at);
+    const void *found = m->form->at(m, at);
+    BUG_IF(!found, "element %" PRId64 " of the weights is used, and its piece is not bound", at);
+    return found;
+}
+
+static const void *kept_embedding(const struct model *m)
+{
     const struct piece_place *b = &m->kept->place[PLACE_OF_ENDS];    // alone: other devices' threads read it, too
     BUG_IF(b->piece != 0, "the embedding is read, and piece %d is in its place", b->piece);
     return b->mem + (size_t)m->embed_at * dtype_size(m->dtype);
@@ -270,12 +257,35 @@ const void *model_piece_whole(struct model *m, int p, struct error *err)
     return model_bind(m, p, err) ? place_for(m->kept, m, p)->mem : NULL;
 }
 
-const struct layer_w *model_layer(const struct model *m, int64_t l)
+static const struct layer_w *kept_layer(const struct model *m, int64_t l)
 {
-    return m->kept ? &place_for(m->kept, m, 1 + (int)l)->layer : &m->layer[l];
+    return &place_for(m->kept, m, 1 + (int)l)->layer;
 }
 
-const struct weight *model_head_weight(const struct model *m)
+static const struct weight *kept_head(const struct model *m)
 {
-    return m->kept ? m->kept->place[PLACE_OF_ENDS].head : m->head;
+    return m->kept->place[PLACE_OF_ENDS].head;
 }
+
+static bool kept_changed(struct model *m, UNUSED struct error *err)
+{
+    model_pieces_forget(m);
+    return true;
+}
+
+static size_t kept_held(const struct model *m)
+{
+    return m->kept->shard_bytes + model_kept_bytes(m, 0);
+}
+
+const struct weights_form weights_shards = { .ahead = kept_ahead,
+                                             .bind = kept_bind,
+                                             .at = kept_at,
+                                             .layer = kept_layer,
+                                             .head = kept_head,
+                                             .embedding = kept_embedding,
+                                             .room = place_room,
+                                             .filled = place_filled,
+                                             .take = weights_stay,
+                                             .changed = kept_changed,
+                                             .held = kept_held };

@@ -730,3 +730,12 @@ double config_flops(const struct model_config *c, double n_seen)
 {
     return 2 * (double)config_n_active(c) + 4 * (double)(c->n_layer * c->n_head * c->d_head) * n_seen;
 }
+
+bool experts_stay_whole(const struct model_config *c, const char *how, struct error *err)
+{
+    return c->experts.n == 0
+           || error_set(
+               err, ERR_UNSUPPORTED,
+               "this model is a mixture of experts, which cannot be %s yet; give each trainer and each sampler one device that holds all of it",
+               how);
+}

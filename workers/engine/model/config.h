@@ -136,3 +136,5 @@ int64_t config_n_active(const struct model_config *c);
 /* Floating-point operations of a forward pass by token that sees n_seen tokens, itself included: 2 per such weight, and attention's
  * two products. Windows are not taken into account. A backward pass takes twice as many (Kaplan et al., arXiv 2001.08361, appendix A). */
 double config_flops(const struct model_config *c, double n_seen);
+/* ERR_UNSUPPORTED, with what to do, where c has experts. how: what they cannot be cut into. */
+MUST_USE bool experts_stay_whole(const struct model_config *c, const char *how, struct error *err);

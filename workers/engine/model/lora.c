@@ -64,10 +64,10 @@ static bool targets_keep(struct lora_config *lo, const struct model_config *c, s
 /* ---- the table */
 static int64_t tensor_put(struct lora *lo, int64_t rows, int64_t cols, int64_t layer, enum lora_module module, const char *side)
 {
-    struct tensor *t = &lo->tensor[lo->n_tensor++];
-    *t = (struct tensor){ .n_dim = 2, .dim = { rows, cols }, .n_elem = rows * cols, .offset = lo->n_flat };
+    struct tensor *t = &lo->flat.tensor[lo->flat.n_tensor++];
+    *t = (struct tensor){ .n_dim = 2, .dim = { rows, cols }, .n_elem = rows * cols, .offset = lo->flat.n_flat };
     snprintf(t->name, sizeof t->name, PREFIX "model.layers.%" PRId64 ".%s.lora_%s.weight", layer, lora_module_path(module), side);
-    lo->n_flat += t->n_elem;
+    lo->flat.n_flat += t->n_elem;
     return t->offset;
 }
 
@@ -76,9 +76,9 @@ static const struct tensor *base_tensor(const struct model *m, int64_t layer, en
 {
     char name[96];
     snprintf(name, sizeof name, "model.layers.%" PRId64 ".%s.weight", layer, lora_module_path(module));
-    for (int64_t i = 0; i < m->n_tensor; i++)
-        if (strcmp(m->tensor[i].name, name) == 0)
-            return &m->tensor[i];
+    for (int64_t i = 0; i < m->flat.n_tensor; i++)
+        if (strcmp(m->flat.tensor[i].name, name) == 0)
+            return &m->flat.tensor[i];
     BUG_IF(true, "the model has no '%s'", name);
 }
 
@@ -88,7 +88,7 @@ static void product_put(const struct model *m, struct lora *lo, int64_t layer, e
     const struct tensor *of[LORA_PART_MAX];
     struct product_modules modules = modules_of(&m->c, which);
     int first = (int)modules.first, n = modules.n;
-    p->at = lo->n_flat = part_aligned(lo->n_flat);
+    p->at = lo->flat.n_flat = part_aligned(lo->flat.n_flat);
     for (int i = 0; i < n; i++) {
         of[i] = base_tensor(m, layer, (enum lora_module)(first + i));
         if (lo->c.targets >> (first + i) & 1)
@@ -96,7 +96,7 @@ static void product_put(const struct model *m, struct lora *lo, int64_t layer, e
     }
     for (int i = 0; i < n; i++) {
         if (lo->c.targets >> (first + i) & 1) {
-            lo->n_flat = part_aligned(lo->n_flat);
+            lo->flat.n_flat = part_aligned(lo->flat.n_flat);
             struct lora_part *b = &p->part[p->n_part++];
             *b = (struct lora_part){ .out_at = p->n_out, .n_out = of[i]->dim[0] };
             b->at = tensor_put(lo, of[i]->dim[0], lo->c.rank, layer, (enum lora_module)(first + i), "B");
@@ -110,7 +110,7 @@ static void struct_free(struct lora *lo)
 {
     if (!lo)
         return;
-    free(lo->tensor);
+    flat_release(&lo->flat);
     free(lo->layer);
     free(lo);
 }
@@ -119,7 +119,8 @@ static void struct_free(struct lora *lo)
 static struct lora *table_new(const struct model *m, const struct lora_config *c, struct error *err)
 {
     struct lora *lo = calloc(1, sizeof *lo);
-    if (!lo || !(lo->tensor = calloc((size_t)(2 * LORA_MODULE_N * m->c.n_layer), sizeof *lo->tensor))
+    if (!lo || !(lo->flat.tensor = calloc((size_t)(2 * LORA_MODULE_N * m->c.n_layer), sizeof *lo->flat.tensor))
+        || !(lo->flat.piece_at = calloc((size_t)m->c.n_layer + 1, sizeof *lo->flat.piece_at))
         || !(lo->layer = calloc((size_t)m->c.n_layer, sizeof *lo->layer))) {
         struct_free(lo);
         error_set(err, ERR_NO_MEMORY, "no memory for an adapter");
@@ -132,11 +133,12 @@ static struct lora *table_new(const struct model *m, const struct lora_config *c
     }
     lo->scale = (float)lora_config_scale(c);
     for (int64_t l = 0; l < m->c.n_layer; l++) {
-        lo->layer[l].first = lo->n_flat = part_aligned(lo->n_flat);
+        lo->flat.piece_at[lo->flat.n_piece++] = lo->flat.n_flat = part_aligned(lo->flat.n_flat);
         for (int p = 0; p < PRODUCT_N; p++)
             product_put(m, lo, l, (enum product)p);
     }
-    lo->n_flat = part_aligned(lo->n_flat);
+    lo->flat.n_flat = part_aligned(lo->flat.n_flat);
+    lo->flat.piece_at[lo->flat.n_piece] = lo->flat.n_flat;
     return lo;
 }
 
@@ -177,7 +179,7 @@ bool lora_handles_new(struct model *m, struct error *err)
     return true;
 }
 
-bool lora_changed(struct model *m, struct error *err)
+static bool lora_changed(struct model *m, struct error *err)
 {
     for (int64_t l = 0; l < m->c.n_layer; l++)
         for (int k = 0; k < PRODUCT_N; k++) {
@@ -192,6 +194,14 @@ bool lora_changed(struct model *m, struct error *err)
 }
 
 /* ---- life */
+/* From now on m has the adapter lo; NULL: none. */
+static void adapter_is(struct model *m, struct lora *lo)
+{
+    m->lora = lo;
+    m->trained = lo ? &lo->flat : &m->flat;
+    weights_form_set(m);
+}
+
 void lora_free(struct model *m)
 {
     struct lora *lo = m->lora;
@@ -203,14 +213,14 @@ void lora_free(struct model *m)
     else if (lo->weights)
         mem_free(m->dev, lo->weights);
     struct_free(lo);
-    m->lora = NULL;
+    adapter_is(m, NULL);
 }
 
 /* Give m the adapter lo, which it takes, with these values: (n_flat) of its dtype on the host, or NULL for zeros. */
 static bool adapter_set(struct model *m, struct lora *lo, const void *values, bool train, struct error *err)
 {
     BUG_IF(m->lora, "the model has an adapter already");
-    m->lora = lo;
+    adapter_is(m, lo);
     size_t size = model_weight_bytes(m);
     bool ok = (!train || model_want_bwd(m, err)) && (lo->weights = mem_new(m->dev, size, "the adapter", err))
               && (values ? mem_copy(m->dev, lo->weights, values, size, COPY_H2D, err)
@@ -261,16 +271,16 @@ static void a_draw(void *values, enum dtype dtype, const struct tensor *t, uint6
 bool model_lora_new(struct model *m, const struct lora_config *c, uint64_t seed, bool train, struct error *err)
 {
     struct lora *lo = table_new(m, c, err);
-    void *values = lo ? calloc((size_t)lo->n_flat, dtype_size(m->dtype)) : NULL;
+    void *values = lo ? calloc((size_t)lo->flat.n_flat, dtype_size(m->dtype)) : NULL;
     if (!lo)
         return false;
     if (!values) {
         struct_free(lo);
         return error_set(err, ERR_NO_MEMORY, "no memory for an adapter");
     }
-    for (int64_t i = 0; i < lo->n_tensor; i++)
-        if (strstr(lo->tensor[i].name, ".lora_A."))
-            a_draw(values, m->dtype, &lo->tensor[i], mix64(seed + MIX64_STEP * (uint64_t)(i + 1)));
+    for (int64_t i = 0; i < lo->flat.n_tensor; i++)
+        if (strstr(lo->flat.tensor[i].name, ".lora_A."))
+            a_draw(values, m->dtype, &lo->flat.tensor[i], mix64(seed + MIX64_STEP * (uint64_t)(i + 1)));
     bool ok = adapter_set(m, lo, values, train, err);
     free(values);
     return ok;
@@ -288,16 +298,16 @@ struct shards *lora_shards(const char *dir, struct error *err)
 
 static bool is_known(const struct lora *lo, const char *name)
 {
-    for (int64_t i = 0; i < lo->n_tensor; i++)
-        if (strcmp(lo->tensor[i].name, name) == 0)
+    for (int64_t i = 0; i < lo->flat.n_tensor; i++)
+        if (strcmp(lo->flat.tensor[i].name, name) == 0)
             return true;
     return false;
 }
 
 static bool tensors_check(const struct lora *lo, const struct shards *s, const char *dir, struct error *err)
 {
-    for (int64_t i = 0; i < lo->n_tensor; i++) {
-        const struct tensor *t = &lo->tensor[i];
+    for (int64_t i = 0; i < lo->flat.n_tensor; i++) {
+        const struct tensor *t = &lo->flat.tensor[i];
         const struct st_tensor *f = shards_find(s, t->name);
         if (!f)
             return error_set(err, ERR_DATA, "'%s/" LORA_WEIGHTS_FILE "': tensor '%s' is missing", dir, t->name);
@@ -318,8 +328,8 @@ int64_t lora_n_param(const struct lora_config *c, const struct model_config *sha
     int64_t n = 0;
     struct model *m = model_shape_new(shape, err);
     struct lora *lo = m ? table_new(m, c, err) : NULL;
-    for (int64_t i = 0; lo && i < lo->n_tensor; i++)
-        n += lo->tensor[i].n_elem;
+    for (int64_t i = 0; lo && i < lo->flat.n_tensor; i++)
+        n += lo->flat.tensor[i].n_elem;
     n = lo ? n : -1;
     struct_free(lo);
     model_free(m);
@@ -357,13 +367,13 @@ bool model_lora_load(struct model *m, const char *dir, bool train, struct error 
     TRY(s = lora_shards(dir, err));
     TRY(lo = table_new(m, &c, err));
     TRY(tensors_check(lo, s, dir, err));
-    if (!(values = calloc((size_t)lo->n_flat, dtype_size(m->dtype)))) {
+    if (!(values = calloc((size_t)lo->flat.n_flat, dtype_size(m->dtype)))) {
         error_set(err, ERR_NO_MEMORY, "no memory for the adapter in '%s'", dir);
         goto out;
     }
-    for (int64_t i = 0; i < lo->n_tensor; i++) {
-        const struct st_tensor *f = shards_find(s, lo->tensor[i].name);
-        void *to = values + (size_t)lo->tensor[i].offset * dtype_size(m->dtype);
+    for (int64_t i = 0; i < lo->flat.n_tensor; i++) {
+        const struct st_tensor *f = shards_find(s, lo->flat.tensor[i].name);
+        void *to = values + (size_t)lo->flat.tensor[i].offset * dtype_size(m->dtype);
         if (m->dtype == DT_F32)
             st_to_f32(to, f);
         else
@@ -388,11 +398,11 @@ bool lora_save(const struct model *m, const void *weights, const char *dir, stru
 {
     const struct lora *lo = m->lora;
     char path[4096];
-    struct st_out *out = calloc((size_t)lo->n_tensor, sizeof *out);
+    struct st_out *out = calloc((size_t)lo->flat.n_tensor, sizeof *out);
     if (!out)
-        return error_set(err, ERR_NO_MEMORY, "no memory to list %" PRId64 " tensors", lo->n_tensor);
-    for (int64_t i = 0; i < lo->n_tensor; i++) {
-        const struct tensor *t = &lo->tensor[i];
+        return error_set(err, ERR_NO_MEMORY, "no memory to list %" PRId64 " tensors", lo->flat.n_tensor);
+    for (int64_t i = 0; i < lo->flat.n_tensor; i++) {
+        const struct tensor *t = &lo->flat.tensor[i];
         out[i] = (struct st_out){ .name = t->name,
                                   .dtype = m->dtype == DT_F32 ? ST_F32 : ST_BF16,
                                   .n_dim = 2,
@@ -400,12 +410,12 @@ bool lora_save(const struct model *m, const void *weights, const char *dir, stru
                                   .data = (const char *)weights + (size_t)t->offset * dtype_size(m->dtype) };
     }
     bool ok = path_join(path, sizeof path, dir, LORA_WEIGHTS_FILE) || error_set(err, ERR_USAGE, "the path '%s' is too long", dir);
-    ok = ok && st_write(path, out, lo->n_tensor, err) && lora_config_save(&lo->c, dir, err);
+    ok = ok && st_write(path, out, lo->flat.n_tensor, err) && lora_config_save(&lo->c, dir, err);
     free(out);
     return ok;
 }
 
-const struct mem_handle *lora_share(struct model *m, struct error *err)
+static const struct mem_handle *lora_share(struct model *m, struct error *err)
 {
     struct lora *lo = m->lora;
     if (lo->shared)
@@ -456,9 +466,10 @@ out:
 static const struct tensor *merged_into(const struct model *m, const struct tensor *a)
 {
     const char *name = a->name + strlen(PREFIX), *end = strstr(name, ".lora_");
-    for (int64_t i = 0; i < m->n_tensor; i++)
-        if (strncmp(m->tensor[i].name, name, (size_t)(end - name)) == 0 && strcmp(m->tensor[i].name + (end - name), ".weight") == 0)
-            return &m->tensor[i];
+    for (int64_t i = 0; i < m->flat.n_tensor; i++)
+        if (strncmp(m->flat.tensor[i].name, name, (size_t)(end - name)) == 0
+            && strcmp(m->flat.tensor[i].name + (end - name), ".weight") == 0)
+            return &m->flat.tensor[i];
     return NULL;
 }
 
@@ -468,9 +479,9 @@ static const struct tensor *b_of(const struct lora *lo, const struct tensor *a)
     char name[sizeof a->name];
     snprintf(name, sizeof name, "%s", a->name);
     strstr(name, ".lora_A.")[6] = 'B';
-    for (int64_t i = 0; i < lo->n_tensor; i++)
-        if (strcmp(lo->tensor[i].name, name) == 0)
-            return &lo->tensor[i];
+    for (int64_t i = 0; i < lo->flat.n_tensor; i++)
+        if (strcmp(lo->flat.tensor[i].name, name) == 0)
+            return &lo->flat.tensor[i];
     return NULL;
 }
 
@@ -482,10 +493,10 @@ bool model_lora_merge(struct model *m, struct error *err)
     int64_t most = 0, most_b = 0;
     size_t e = dtype_size(m->dtype);
     BUG_IF(!lo || m->base, "only a model with its own weights and an adapter can be merged");
-    for (int64_t i = 0; i < m->n_tensor; i++)
-        most = MAX(most, m->tensor[i].n_elem);
-    for (int64_t i = 0; i < lo->n_tensor; i++)
-        most_b = MAX(most_b, lo->tensor[i].n_elem);
+    for (int64_t i = 0; i < m->flat.n_tensor; i++)
+        most = MAX(most, m->flat.tensor[i].n_elem);
+    for (int64_t i = 0; i < lo->flat.n_tensor; i++)
+        most_b = MAX(most_b, lo->flat.tensor[i].n_elem);
     TRY(g.sum = mem_new(m->dev, (size_t)most * 4, "a matrix to merge into", err));
     TRY(g.delta = mem_new(m->dev, (size_t)most * 4, "a matrix to merge", err));
     TRY(g.b = mem_new(m->dev, (size_t)most_b * e, "a matrix to merge", err));
@@ -493,8 +504,8 @@ bool model_lora_merge(struct model *m, struct error *err)
         error_set(err, ERR_NO_MEMORY, "no memory to merge an adapter");
         goto out;
     }
-    for (int64_t i = 0; i < lo->n_tensor; i++) {
-        const struct tensor *a = &lo->tensor[i];
+    for (int64_t i = 0; i < lo->flat.n_tensor; i++) {
+        const struct tensor *a = &lo->flat.tensor[i];
         if (!strstr(a->name, ".lora_A."))
             continue;
         const struct tensor *w = merged_into(m, a), *b = b_of(lo, a);
@@ -515,8 +526,11 @@ out:
 /* ---- shapes and views */
 bool model_lora_shape(struct model *m, const struct lora_config *c, struct error *err)
 {
-    BUG_IF(m->weights || m->lora, "a model with weights");
-    return (m->lora = table_new(m, c, err)) != NULL;
+    BUG_IF(m->form != &weights_none, "a model with weights");
+    struct lora *lo = table_new(m, c, err);
+    if (lo)
+        adapter_is(m, lo);
+    return lo;
 }
 
 struct model *model_view(const struct model *base, struct error *err)
@@ -528,7 +542,21 @@ struct model *model_view(const struct model *base, struct error *err)
     }
     *m = *base;
     m->base = base;
-    m->lora = NULL;
     m->shared = false;
+    adapter_is(m, NULL);
     return m;
 }
+
+static void *lora_memory(const struct model *m)
+{
+    return m->lora->weights;
+}
+
+static size_t lora_held(const struct model *m)
+{
+    size_t base = m->base ? 0 : (size_t)m->flat.n_flat * dtype_size(m->dtype);    // a view's are the base's
+    return base + model_weight_bytes(m);
+}
+
+const struct weights_form weights_adapter = { WEIGHTS_IN_PLACE,     .memory = lora_memory, .share = lora_share, .changed = lora_changed,
+                                              .bring = whole_bring, .fill = whole_fill,    .held = lora_held };

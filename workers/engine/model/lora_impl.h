@@ -5,7 +5,7 @@
 #pragma once
 #include "kernels/ops.h"
 #include "workers/engine/model/lora_config.h"
-#include "workers/engine/model/model.h"
+#include "workers/engine/model/model_impl.h"
 
 /* The products of a layer. */
 enum product {
@@ -31,16 +31,13 @@ struct lora_product {
     struct weight *a;
 };
 struct lora_layer {
-    int64_t first;    // where the layer's piece begins
     struct lora_product product[PRODUCT_N];
 };
 struct lora {
     struct lora_config c;
     float scale;
-    struct tensor *tensor;    // (n_tensor) with PEFT's names
-    int64_t n_tensor;
-    int64_t n_flat;
-    char *weights;    // (n_flat) of the model's dtype; device
+    struct flat_order flat;    // with PEFT's names; a piece is a layer
+    char *weights;             // (n_flat) of the model's dtype; device
     struct mem_handle handle;
     bool shared;
     struct lora_layer *layer;    // (n_layer)
@@ -50,7 +47,5 @@ struct lora {
 MUST_USE bool lora_like(struct model *m, const struct lora *of, struct error *err);    // one of the same shape, all 0
 void lora_free(struct model *m);
 MUST_USE bool lora_handles_new(struct model *m, struct error *err);
-MUST_USE bool lora_changed(struct model *m, struct error *err);
-const struct mem_handle *lora_share(struct model *m, struct error *err);
 struct shards *lora_shards(const char *dir, struct error *err);    // its file in dir
 MUST_USE bool lora_save(const struct model *m, const void *weights, const char *dir, struct error *err);

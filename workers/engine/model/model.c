@@ -26,8 +26,8 @@ struct table {
 static int64_t tensor_put(struct table *t, int64_t rows, int64_t cols, const char *fmt, int64_t layer)
 {
     struct model *m = t->m;
-    BUG_IF(m->n_tensor >= t->cap, "table of %" PRId64 " tensors is too small", t->cap);
-    struct tensor *x = &m->tensor[m->n_tensor++];
+    BUG_IF(m->flat.n_tensor >= t->cap, "table of %" PRId64 " tensors is too small", t->cap);
+    struct tensor *x = &m->flat.tensor[m->flat.n_tensor++];
     char suffix[64];
     if (layer < 0)
         snprintf(x->name, sizeof x->name, "%s", fmt);
@@ -77,7 +77,7 @@ static int64_t parts_put(struct table *t, const int64_t *rows, int n, int64_t co
 static int64_t matrices_put(struct table *t, int64_t n, int64_t rows, int64_t cols, const char *name, int64_t layer)
 {
     int64_t at = part_put(t, n * rows, cols, name, layer);
-    struct tensor *x = &t->m->tensor[t->m->n_tensor - 1];
+    struct tensor *x = &t->m->flat.tensor[t->m->flat.n_tensor - 1];
     x->n_dim = 3;
     x->dim[0] = t->none ? 0 : n;
     x->dim[1] = rows;
@@ -180,14 +180,34 @@ static void layer_put(struct table *t, int64_t l)
     at->post2 = norm_put(t, norm_names[c->norm_place].post2, l);
 }
 
+void flat_release(struct flat_order *t)
+{
+    free(t->tensor);
+    free(t->piece_at);
+}
+
+static bool pieces_make(struct model *m, struct error *err)
+{
+    int64_t n_layer = m->c.n_layer, *at = m->flat.piece_at = calloc((size_t)n_layer + 3, sizeof *at);
+    if (!at)
+        return error_set(err, ERR_NO_MEMORY, "no memory for a table of %" PRId64 " layers", n_layer);
+    for (int64_t l = 0; l < n_layer; l++)
+        at[1 + l] = m->at[l].first;
+    m->flat.n_piece = (int)n_layer + 1;
+    if (m->head_at != m->embed_at)
+        at[m->flat.n_piece++] = m->head_at;
+    at[m->flat.n_piece] = m->flat.n_flat;
+    return true;
+}
+
 static bool table_make(struct model *m, struct error *err)
 {
     const struct model_config *c = &m->c;
     struct table t = { .m = m, .cap = (20 + 3 * c->experts.n) * c->n_layer + 3 };
-    m->tensor = calloc((size_t)t.cap, sizeof *m->tensor);
+    m->flat.tensor = calloc((size_t)t.cap, sizeof *m->flat.tensor);
     m->at = calloc((size_t)c->n_layer, sizeof *m->at);
     m->layer = calloc((size_t)c->n_layer, sizeof *m->layer);
-    if (!m->tensor || !m->at || !m->layer)
+    if (!m->flat.tensor || !m->at || !m->layer)
         return error_set(err, ERR_NO_MEMORY, "no memory for the table of %" PRId64 " tensors", t.cap);
     t.none = !m->own.embed;
     m->embed_at = part_put(&t, c->vocab, c->d_model, "model.embed_tokens.weight", -1);
@@ -199,8 +219,10 @@ static bool table_make(struct model *m, struct error *err)
     m->norm_at = part_put(&t, c->d_model, 0, "model.norm.weight", -1);
     m->head_at = c->tied ? m->embed_at : part_put(&t, c->vocab, c->d_model, "lm_head.weight", -1);
     part_begin(&t);
-    m->n_flat = t.at;
-    return true;
+    m->flat.n_flat = t.at;
+    m->trained = &m->flat;
+    weights_form_set(m);
+    return pieces_make(m, err);
 }
 
 /* ---- creating and freeing */
@@ -257,7 +279,7 @@ bool model_has_handles(const struct model *m)
 
 bool model_parts_set(struct model *m, int parts, struct error *err)
 {
-    BUG_IF(m->team || m->kept || m->base || m->lora, "sums in parts of a team, of shards, of a view or under an adapter");
+    BUG_IF(!m->form->plain, "sums in parts of a team, of shards, of a view or under an adapter");
     if (parts == m->parts)
         return true;
     if (parts > 0 && !team_check(&m->c, 1, parts, err))
@@ -279,19 +301,6 @@ bool model_want_bwd(struct model *m, struct error *err)
     return model_handles_new(m, err) && (!m->lora || !m->lora->weights || lora_handles_new(m, err));
 }
 
-void weights_free(struct model *m)
-{
-    model_handles_free(m);
-    if (m->weights && m->attached)
-        mem_share_close(m->dev, m->weights, (size_t)m->n_flat * dtype_size(m->dtype));
-    else if (m->weights && m->shared)
-        mem_share_free(m->dev, m->weights, (size_t)m->n_flat * dtype_size(m->dtype), &m->handle);
-    else if (m->weights)
-        mem_free(m->dev, m->weights);
-    m->weights = NULL;
-    m->shared = m->attached = false;
-}
-
 void model_free(struct model *m)
 {
     if (!m)
@@ -307,21 +316,11 @@ void model_free(struct model *m)
     source_free(m);
     free(m->layer);
     free(m->at);
-    free(m->tensor);
+    flat_release(&m->flat);
     free(m);
 }
 
-bool experts_stay_whole(const struct model_config *c, const char *how, struct error *err)
-{
-    return c->experts.n == 0
-           || error_set(
-               err, ERR_UNSUPPORTED,
-               "this model is a mixture of experts, which cannot be %s yet; give each trainer and each sampler one device that holds all of it",
-               how);
-}
-
-/* Can the device compute experts, and attention heads of this size? See struct attn_heads. */
-static bool device_check(const struct model_config *c, const struct device *dev, struct error *err)
+bool model_device_check(const struct model_config *c, const struct device *dev, struct error *err)
 {
     static const int64_t on_cuda[] = { 16, 32, 64, 96, 128, 256 };
     if (c->experts.n && !device_has_experts(dev))
@@ -400,16 +399,6 @@ struct model *model_new_shape(const struct model_config *c, struct device *dev, 
     return m;
 }
 
-bool weights_room(struct model *m, bool shared, struct error *err)
-{
-    size_t size = (size_t)m->n_flat * dtype_size(m->dtype);
-    if (!device_check(&m->c, m->dev, err))
-        return false;
-    m->weights = shared ? mem_share_new(m->dev, size, "weights", &m->handle, err) : mem_new(m->dev, size, "weights", err);
-    m->shared = shared && m->weights;
-    return m->weights && OP(m->dev, err, mem_fill, .y = m->weights, .size_bytes = size, .byte = 0);
-}
-
 struct model *model_weights_alloc(struct model *m, struct error *err)
 {
     if (m && weights_room(m, false, err))
@@ -420,7 +409,7 @@ struct model *model_weights_alloc(struct model *m, struct error *err)
 
 struct model *model_shape_checked(const struct model_config *c, struct device *dev, enum dtype dtype, struct error *err)
 {
-    return device_check(c, dev, err) ? model_new_shape(c, dev, dtype, err) : NULL;
+    return model_device_check(c, dev, err) ? model_new_shape(c, dev, dtype, err) : NULL;
 }
 
 struct model *model_alloc(const struct model_config *c, struct device *dev, enum dtype dtype, struct error *err)
@@ -453,7 +442,7 @@ struct model *model_new_like(const struct model *m, struct error *err)
 {
     if (m->lora)
         return adapter_new_like(m, err);
-    BUG_IF(m->kept, "a second copy of weights in shards");
+    BUG_IF(model_keeps_shards(m), "a second copy of weights in shards");
     struct model *n = model_alloc(&m->c, m->dev, m->dtype, err);
     if (!n)
         return NULL;
@@ -481,7 +470,7 @@ struct model *model_shape_like(const struct model *m, struct error *err)
 void model_length_set(struct model *m, int64_t n_tok)
 {
     m->c.rope.is_long = m->c.rope.type == ROPE_LONG && n_tok > m->c.rope.original_max_pos;
-    for (int q = 0; m->team && q < team_size(m->team); q++)
+    for (int q = 0; q < team_size(m->team); q++)
         model_length_set(team_rank(m->team, q)->slice, n_tok);
 }
 
@@ -516,107 +505,40 @@ void model_n_live_set(struct model *m, int64_t n_live)
 
 int64_t model_n_tensor(const struct model *m)
 {
-    return m->lora ? m->lora->n_tensor : m->n_tensor;
+    return m->trained->n_tensor;
 }
 
 const struct tensor *model_tensor(const struct model *m, int64_t i)
 {
-    return m->lora ? &m->lora->tensor[i] : &m->tensor[i];
+    return &m->trained->tensor[i];
 }
 
 int64_t model_n_flat(const struct model *m)
 {
-    return m->lora ? m->lora->n_flat : m->n_flat;
+    return m->trained->n_flat;
 }
 
 int model_n_piece(const struct model *m)
 {
-    return m->lora ? (int)m->c.n_layer : (int)m->c.n_layer + 1 + (m->head_at != m->embed_at);
+    return m->trained->n_piece;
 }
 
 int64_t model_piece(const struct model *m, int p, int64_t *first)
 {
-    if (m->lora) {
-        *first = m->lora->layer[p].first;
-        return (p + 1 < m->c.n_layer ? m->lora->layer[p + 1].first : m->lora->n_flat) - *first;
-    }
-    int64_t end = p < m->c.n_layer ? m->at[p].first : p == m->c.n_layer && m->head_at != m->embed_at ? m->head_at : m->n_flat;
-    *first = p == 0 ? 0 : p <= m->c.n_layer ? m->at[p - 1].first : m->head_at;
-    return end - *first;
-}
-
-char *model_shared_copy(const struct model *m, const char *what, struct mem_handle *h, struct error *err)
-{
-    size_t size;
-    const void *from = model_weights(m, &size);
-    char *to = mem_share_new(m->dev, size, what, h, err);
-    if (to && (!mem_copy(m->dev, to, from, size, COPY_D2D, err) || !device_sync(m->dev, err))) {
-        mem_share_free(m->dev, to, size, h);
-        return NULL;
-    }
-    return to;
-}
-
-const struct mem_handle *model_share(struct model *m, struct error *err)
-{
-    if (m->lora)
-        return lora_share(m, err);
-    if (m->shared)
-        return &m->handle;
-    BUG_IF(m->kept || (m->team && !m->weights), "the whole of weights in shards or slices");
-    if (!m->weights)    // nothing has to move
-        return source_take(m, true, err) ? &m->handle : NULL;
-    char *to = model_shared_copy(m, "weights", &m->handle, err);
-    if (!to)
-        return NULL;
-    model_handles_free(m);
-    mem_free(m->dev, m->weights);
-    m->weights = to;
-    m->shared = true;
-    return model_handles_new(m, err) ? &m->handle : NULL;
-}
-
-const struct mem_handle *model_shared_handle(const struct model *m)
-{
-    return m->shared ? &m->handle : NULL;
-}
-
-bool model_attach(struct model *m, const struct mem_handle *h, struct error *err)
-{
-    BUG_IF(m->lora || m->base || m->kept || m->team, "weights of another process for an adapter, a view, shards or a team");
-    weights_free(m);
-    if (!device_check(&m->c, m->dev, err) || !(m->weights = mem_share_open(m->dev, h, (size_t)m->n_flat * dtype_size(m->dtype), err)))
-        return false;
-    m->attached = true;
-    if (model_handles_new(m, err))
-        return true;
-    weights_free(m);
-    return false;
-}
-
-void model_detach(struct model *m)
-{
-    BUG_IF(!m->attached && m->weights, "weights of its own");
-    weights_free(m);
+    *first = m->trained->piece_at[p];
+    return m->trained->piece_at[p + 1] - *first;
 }
 
 void *model_weights(const struct model *m, size_t *size_bytes)
 {
-    BUG_IF(m->kept || !(m->lora || m->weights), "the whole of weights in shards or slices, or elsewhere");
+    BUG_IF(!m->form->memory, "the whole of weights in shards or slices, or elsewhere");
     *size_bytes = model_weight_bytes(m);
-    return m->lora ? m->lora->weights : m->weights;
+    return m->form->memory(m);
 }
 
 bool model_is_whole(const struct model *m)
 {
-    return m->lora || m->weights;
-}
-
-void model_weights_drop(struct model *m)
-{
-    BUG_IF(m->lora || m->base || m->kept, "the arena of an adapter, a view or shards");
-    weights_free(m);
-    source_free(m);
+    return m->form->memory != NULL;
 }
 
 size_t model_weight_bytes(const struct model *m)
@@ -624,33 +546,32 @@ size_t model_weight_bytes(const struct model *m)
     return (size_t)model_n_flat(m) * dtype_size(m->dtype);
 }
 
+size_t model_held_bytes(const struct model *m)
+{
+    return m->form->held(m);
+}
+
+const struct mem_handle *model_share(struct model *m, struct error *err)
+{
+    BUG_IF(!m->form->share, "the whole of weights in shards or slices, or of a view");
+    return m->form->share(m, err);
+}
+
+bool model_weights_take(struct model *m, struct error *err)
+{
+    return m->form->take(m, err);
+}
+
 bool model_weights_changed(struct model *m, struct error *err)
 {
-    if (m->lora)
-        return lora_changed(m, err);
-    if (m->kept) {
-        model_pieces_forget(m);
-        return true;
-    }
-    for (int64_t l = m->own.first; model_has_handles(m) && l < m->own.end; l++)
-        if (!layer_handles_refresh(m, &m->layer[l], err))
-            return false;
-    return (!m->head || weight_refresh(m->dev, m->head, err)) && (!m->team || (m->weights ? team_fill(m, m, err) : team_changed(m, err)));
+    return m->form->changed(m, err);
 }
 
 bool model_weights_copy(struct model *dst, const struct model *src, struct error *err)
 {
     if (model_n_flat(dst) != model_n_flat(src) || !dst->lora != !src->lora || dst->dtype != src->dtype || dst->dev != src->dev)
         return error_set(err, ERR_SHAPE, "weights can only be copied between models of one shape, type and device");
-    if (model_is_sliced(src))
-        return team_take((struct model *)src, dst, err);
-    if (!dst->lora && !dst->weights)
-        return team_fill(dst, src, err);
-    size_t size;
-    void *to = model_weights(dst, &size);
-    if (src->source)
-        return src->source->bring(src->source->ctx, src, 0, model_n_piece(src), to, err) && model_weights_changed(dst, err);
-    return mem_copy(dst->dev, to, model_weights(src, &size), size, COPY_D2D, err) && model_weights_changed(dst, err);
+    return src->form->give ? src->form->give(src, dst, err) : dst->form->fill(dst, src, err);
 }
 
 bool model_weights_hash(const struct model *m, uint64_t *hash, struct error *err)

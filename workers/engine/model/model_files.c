@@ -53,8 +53,8 @@ static const char *dims_print(char *out, size_t size, const int64_t *dim, int n)
 /* Do the files have every tensor with its shape, and none that the model does not have? Only headers are read. */
 static bool tensors_check(const struct model *m, const struct shards *s, const char *dir, struct error *err)
 {
-    for (int64_t i = 0; i < m->n_tensor; i++) {
-        const struct tensor *t = &m->tensor[i];
+    for (int64_t i = 0; i < m->flat.n_tensor; i++) {
+        const struct tensor *t = &m->flat.tensor[i];
         const struct st_tensor *f = file_tensor(&m->c, s, t->name);
         if (!f)
             return error_set(err, ERR_DATA, "'%s': tensor '%s' is missing", dir, t->name);
@@ -71,8 +71,8 @@ static bool tensors_check(const struct model *m, const struct shards *s, const c
         char text[160];
         const char *name = text_name(m, shards_at(s, i)->name, text, sizeof text);
         bool known = name_is_extra(m, name);
-        for (int64_t k = 0; !known && k < m->n_tensor; k++)
-            known = strcmp(m->tensor[k].name, name) == 0;
+        for (int64_t k = 0; !known && k < m->flat.n_tensor; k++)
+            known = strcmp(m->flat.tensor[k].name, name) == 0;
         if (!known)
             return error_set(err, ERR_DATA, "'%s': tensor '%s' does not belong to a model of this config.json", shards_at(s, i)->file,
                              name);
@@ -145,12 +145,12 @@ struct model *model_files_open(const char *dir, struct device *dev, enum dtype d
     TRY(m = model_shape_checked(&c, dev, dtype, err));
     TRY(tensors_check(m, f->s, dir, err));
     head_tell(&c, dir);
-    if (!(f->file = calloc((size_t)m->n_tensor, sizeof *f->file))) {
-        error_set(err, ERR_NO_MEMORY, "no memory to list %" PRId64 " tensors", m->n_tensor);
+    if (!(f->file = calloc((size_t)m->flat.n_tensor, sizeof *f->file))) {
+        error_set(err, ERR_NO_MEMORY, "no memory to list %" PRId64 " tensors", m->flat.n_tensor);
         goto out;
     }
-    for (int64_t i = 0; i < m->n_tensor; i++)
-        f->file[i] = file_tensor(&m->c, f->s, m->tensor[i].name);
+    for (int64_t i = 0; i < m->flat.n_tensor; i++)
+        f->file[i] = file_tensor(&m->c, f->s, m->flat.tensor[i].name);
     TRY(f->loader = weights_loader_new(m, err));
     ok = source_set(m, &(struct source){ .bring = files_bring, .close = files_close, .ctx = f }, err);
     f = NULL;
@@ -173,14 +173,14 @@ static bool index_write(const struct model *m, const int64_t *shard, int64_t n_s
     char path[4096];
     struct buf b = BUF_INIT;
     uint64_t total = 0;
-    for (int64_t i = 0; i < m->n_tensor; i++)
-        total += (uint64_t)m->tensor[i].n_elem * dtype_size(m->dtype);
+    for (int64_t i = 0; i < m->flat.n_tensor; i++)
+        total += (uint64_t)m->flat.tensor[i].n_elem * dtype_size(m->dtype);
     buf_fmt(&b, "{\"metadata\": {\"total_size\": %" PRIu64 "}, \"weight_map\": {\n", total);
-    for (int64_t i = 0; i < m->n_tensor; i++)
-        buf_fmt(&b, "  \"%s\": \"model-%05" PRId64 "-of-%05" PRId64 ".safetensors\"%s\n", m->tensor[i].name, shard[i] + 1, n_shard,
-                i + 1 < m->n_tensor ? "," : "");
+    for (int64_t i = 0; i < m->flat.n_tensor; i++)
+        buf_fmt(&b, "  \"%s\": \"model-%05" PRId64 "-of-%05" PRId64 ".safetensors\"%s\n", m->flat.tensor[i].name, shard[i] + 1, n_shard,
+                i + 1 < m->flat.n_tensor ? "," : "");
     buf_str(&b, "}}\n");
-    bool ok = b.failed ? error_set(err, ERR_NO_MEMORY, "no memory for the index of %" PRId64 " tensors", m->n_tensor)
+    bool ok = b.failed ? error_set(err, ERR_NO_MEMORY, "no memory for the index of %" PRId64 " tensors", m->flat.n_tensor)
               : !path_join(path, sizeof path, dir, "model.safetensors.index.json")
                   ? error_set(err, ERR_USAGE, "the path '%s' is too long", dir)
                   : file_write(path, b.data, b.len, err);
@@ -195,16 +195,16 @@ bool model_save_copy(const struct model *m, const void *weights, const char *dir
     bool ok = false;
     char path[4096];
     size_t e = dtype_size(m->dtype);
-    struct st_out *out = calloc((size_t)m->n_tensor, sizeof *out);
-    int64_t *shard = calloc((size_t)m->n_tensor, sizeof *shard);
+    struct st_out *out = calloc((size_t)m->flat.n_tensor, sizeof *out);
+    int64_t *shard = calloc((size_t)m->flat.n_tensor, sizeof *shard);
     if (!out || !shard) {
-        error_set(err, ERR_NO_MEMORY, "no memory to list %" PRId64 " tensors", m->n_tensor);
+        error_set(err, ERR_NO_MEMORY, "no memory to list %" PRId64 " tensors", m->flat.n_tensor);
         goto out;
     }
     int64_t n_shard = 1;
     uint64_t in_shard = 0;
-    for (int64_t i = 0; i < m->n_tensor; i++) {
-        const struct tensor *t = &m->tensor[i];
+    for (int64_t i = 0; i < m->flat.n_tensor; i++) {
+        const struct tensor *t = &m->flat.tensor[i];
         uint64_t size = (uint64_t)t->n_elem * e;
         if (in_shard > 0 && in_shard + size > SHARD_BYTES) {
             n_shard++;
@@ -220,7 +220,7 @@ bool model_save_copy(const struct model *m, const void *weights, const char *dir
     }
     for (int64_t k = 0, i = 0; k < n_shard; k++) {
         int64_t first = i;
-        while (i < m->n_tensor && shard[i] == k)
+        while (i < m->flat.n_tensor && shard[i] == k)
             i++;
         char name[64];
         snprintf(name, sizeof name, n_shard == 1 ? "model.safetensors" : "model-%05" PRId64 "-of-%05" PRId64 ".safetensors", k + 1,

@@ -55,14 +55,62 @@ struct source {
     char *mem;    // (device) room for the longest piece; NULL: none has been needed
     int piece;    // the piece in mem; -1: none
 };
+/* The tensors of a flat order, and where its pieces begin. */
+struct flat_order {
+    struct tensor *tensor;    // (n_tensor)
+    int64_t n_tensor;
+    int64_t n_flat;       // elements
+    int64_t *piece_at;    // (n_piece + 1) the last one is n_flat
+    int n_piece;
+};
+void flat_release(struct flat_order *t);
+/* Where a model's weights are. Each form is one table in the file that is named; a model has the
+ * one that weights_form_set finds for it. NULL: the form cannot do this, and whoever asks for it has
+ * a bug. What is not said is as for the namesake in model.h. */
+struct weights_form {
+    // Neither cut nor kept in shards, and not under an adapter: all that may still be done to it.
+    bool plain;
+    bool sliced;    // model_is_sliced
+    // In a run: piece p is needed soon; it is needed now, by what the device is asked for next. at:
+    // where an element of a bound piece is; NULL: nowhere. The others are as their namesakes below.
+    bool (*ahead)(struct model *m, int p, struct error *err);
+    bool (*bind)(struct model *m, int p, struct error *err);
+    const void *(*at)(const struct model *m, int64_t at);
+    const struct layer_w *(*layer)(const struct model *m, int64_t l);
+    const struct weight *(*head)(const struct model *m);
+    const void *(*embedding)(const struct model *m);
+    // piece_room, piece_filled
+    char *(*room)(const struct model *m, int p, int64_t *first);
+    bool (*filled)(struct model *m, int p, struct error *err);
+    // model_weights, model_weights_take, model_share, model_weights_changed, model_held_bytes
+    void *(*memory)(const struct model *m);
+    bool (*take)(struct model *m, struct error *err);
+    const struct mem_handle *(*share)(struct model *m, struct error *err);
+    bool (*changed)(struct model *m, struct error *err);
+    size_t (*held)(const struct model *m);
+    // model_weights_copy: give, where there is one, fills `into` from m; else fill fills m from src,
+    // and where m is whole, by bring, which copies all of src to `to`.
+    bool (*give)(const struct model *m, struct model *into, struct error *err);
+    bool (*fill)(struct model *m, const struct model *src, struct error *err);
+    bool (*bring)(const struct model *m, void *to, struct error *err);
+};
+// whole.c: nowhere; whole; whole, and in slices for a sampler; those of a base
+extern const struct weights_form weights_none, weights_whole, weights_both, weights_view;
+extern const struct weights_form weights_shards;                      // bound.c
+extern const struct weights_form weights_elsewhere, weights_uncut;    // source.c; of a team's slices
+extern const struct weights_form weights_cut, weights_cut_shape;      // team.c: in slices or stages; its sizes
+extern const struct weights_form weights_adapter;                     // lora.c
+/* Call it after each change of where m's weights are: of lora, base, kept, team, source, weights or
+ * n_sliced. */
+void weights_form_set(struct model *m);
 struct model {
     struct model_config c;
+    const struct weights_form *form;
     struct device *dev;    // borrowed
     enum dtype dtype;
     int64_t n_live;
-    struct tensor *tensor;    // (n_tensor)
-    int64_t n_tensor;
-    int64_t n_flat;    // elements of the arena
+    struct flat_order flat;              // of the arena
+    const struct flat_order *trained;    // of what is trained: the same, or the adapter's
     // (n_flat) of dtype; device. NULL: the weights are in shards, in slices or elsewhere, or this
     // is a shape.
     char *weights;
@@ -105,8 +153,8 @@ static inline const void *model_at(const struct model *m, int64_t at)
 {
     return at == AT_NONE ? NULL : m->weights ? m->weights + (size_t)at * dtype_size(m->dtype) : bound_at(m, at);
 }
-/* ERR_UNSUPPORTED, with what to do, where c has experts. how: what they cannot be cut into. */
-MUST_USE bool experts_stay_whole(const struct model_config *c, const char *how, struct error *err);
+/* Can the device compute experts, and attention heads of this size? See struct attn_heads. */
+MUST_USE bool model_device_check(const struct model_config *c, const struct device *dev, struct error *err);
 /* Where a part that follows n elements of the flat order begins. Parts are aligned to 256 bytes in
  * bf16 too, for vector loads and cuBLASLt. */
 static inline int64_t part_aligned(int64_t n)
@@ -151,36 +199,71 @@ MUST_USE bool layer_handles_new(struct model *m, struct layer_w *w, const char *
                                 struct error *err);
 MUST_USE bool layer_handles_refresh(struct model *m, const struct layer_w *w, struct error *err);
 void layer_handles_free(struct model *m, struct layer_w *w);
-void weights_free(struct model *m);    // whole weights, and the handles on them
+/* whole.c: free whole weights, and the handles on them. */
+void weights_free(struct model *m);
+/* What the table of a form has where every piece is there, or nothing is to be taken. */
+MUST_USE bool piece_stays(struct model *m, int p, struct error *err);
+MUST_USE bool weights_stay(struct model *m, struct error *err);
+const struct layer_w *whole_layer(const struct model *m, int64_t l);
+const struct weight *whole_head(const struct model *m);
+const void *whole_embedding(const struct model *m);
+char *whole_room(const struct model *m, int p, int64_t *first);
+const struct mem_handle *none_share(struct model *m, struct error *err);
+MUST_USE bool whole_fill(struct model *m, const struct model *src, struct error *err);
+MUST_USE bool whole_bring(const struct model *m, void *to, struct error *err);
+const void *none_at(const struct model *m, int64_t at);
+#define WEIGHTS_IN_PLACE                                                                                                                   \
+    .ahead = piece_stays, .bind = piece_stays, .at = none_at, .layer = whole_layer, .head = whole_head, .embedding = whole_embedding,      \
+    .room = whole_room, .filled = piece_stays, .take = weights_stay
+/* bound.c: element `at`, if piece p, which is at mem, has it; else NULL. */
+const void *piece_at(const struct model *m, int p, const char *mem, int64_t at);
 /* bound.c: pieces of weights in shards. For whole weights these functions do nothing, or are about
  * the whole. */
 /* Piece p is needed soon. Nothing happens if the model has no such piece. */
-MUST_USE bool model_ahead(struct model *m, int p, struct error *err);
+static inline bool model_ahead(struct model *m, int p, struct error *err)
+{
+    return m->form->ahead(m, p, err);
+}
 /* Piece p is needed now, by what the device is asked for next. */
-MUST_USE bool model_bind(struct model *m, int p, struct error *err);
+static inline bool model_bind(struct model *m, int p, struct error *err)
+{
+    return m->form->bind(m, p, err);
+}
 /* Handles on layer l and on the head. With weights in shards they are valid while the piece is
  * bound. */
-const struct layer_w *model_layer(const struct model *m, int64_t l);
-const struct weight *model_head_weight(const struct model *m);
+static inline const struct layer_w *model_layer(const struct model *m, int64_t l)
+{
+    return m->form->layer(m, l);
+}
+static inline const struct weight *model_head_weight(const struct model *m)
+{
+    return m->form->head(m);
+}
 /* The embedding's table (device). With weights in shards it is valid while piece 0 is bound. */
-const void *model_embedding(const struct model *m);
+static inline const void *model_embedding(const struct model *m)
+{
+    return m->form->embedding(m);
+}
 void bound_free(struct model *m);
 /* Returns memory of the model's device into which a caller fills piece p of the weights. Element
  * *first of the flat order goes to its beginning. Afterwards the caller calls piece_filled, which
  * takes this rank's shard out of the piece where the model keeps shards. */
-char *piece_room(struct model *m, int p, int64_t *first);
-MUST_USE bool piece_filled(struct model *m, int p, struct error *err);
+static inline char *piece_room(const struct model *m, int p, int64_t *first)
+{
+    return m->form->room(m, p, first);
+}
+static inline bool piece_filled(struct model *m, int p, struct error *err)
+{
+    return m->form->filled(m, p, err);
+}
 /* source.c: from now on m's weights are where `from` says. Takes what `from` holds, also on
  * failure. */
 MUST_USE bool source_set(struct model *m, const struct source *from, struct error *err);
-/* Bring piece p to source->mem. */
-MUST_USE bool source_piece(struct model *m, int p, struct error *err);
 /* Take memory for the whole, as weights_room does, and bring the weights and make the handles. A
  * model whose weights are nowhere, such as a slice that is filled later, gets the memory only. */
 MUST_USE bool source_take(struct model *m, bool shared, struct error *err);
 /* model_weights_take. Takes m, and frees it on failure. Returns m; NULL, or m NULL: see err. */
 struct model *model_taken(struct model *m, struct error *err);
-size_t source_bytes(const struct model *m);    // what source->mem takes
 void source_free(struct model *m);
 /* The tensors of pieces [p, end) are [*first, *last). */
 void piece_tensors(const struct model *m, int p, int end, int64_t *first, int64_t *last);

@@ -79,7 +79,7 @@ static bool seed_bring(void *ctx, const struct model *m, int p, int end, char *t
     int64_t first, i, last;
     (void)model_piece(m, p, &first);
     for (piece_tensors(m, p, end, &i, &last); i < last; i++) {
-        const struct tensor *t = &m->tensor[i];
+        const struct tensor *t = &m->flat.tensor[i];
         uint64_t key = mix64(s->seed + MIX64_STEP * (uint64_t)(i + 1));
         tensor_draw((struct draw){ .out = s->stage, .dtype = m->dtype, .key = key, .std = init_std(&m->c, t), .n_elem = t->n_elem });
         if (!mem_copy(m->dev, to + (size_t)(t->offset - first) * e, s->stage, (size_t)t->n_elem * e, COPY_H2D, err))
@@ -94,8 +94,8 @@ struct model *model_random_open(const struct model_config *c, uint64_t seed, str
     struct model *m = model_shape_checked(c, dev, dtype, err);
     if (!m)
         return NULL;
-    for (int64_t i = 0; i < m->n_tensor; i++)
-        most = MAX(most, m->tensor[i].n_elem);
+    for (int64_t i = 0; i < m->flat.n_tensor; i++)
+        most = MAX(most, m->flat.tensor[i].n_elem);
     struct seed *s = calloc(1, sizeof *s);
     if (!s || !(s->stage = malloc((size_t)most * dtype_size(dtype)))) {
         free(s);

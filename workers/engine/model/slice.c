@@ -55,7 +55,7 @@ static int rows_of(const struct model *whole, const struct model *slice, const s
 
 int slice_blocks(const struct model *whole, const struct model *slice, int64_t t, int n, int q, struct slice_block out[SLICE_BLOCK_MAX])
 {
-    const struct tensor *all = &whole->tensor[t], *part = &slice->tensor[t];
+    const struct tensor *all = &whole->flat.tensor[t], *part = &slice->flat.tensor[t];
     int64_t cols = MAX(all->dim[1], (int64_t)1), own = MAX(part->dim[1], (int64_t)1), to = part->offset;
     bool of_vocab = all->offset == whole->embed_at || all->offset == whole->head_at;
     struct rows rows[SLICE_BLOCK_MAX];
@@ -87,5 +87,5 @@ int slice_blocks(const struct model *whole, const struct model *slice, int64_t t
 bool slice_block_counts(const struct model *whole, const struct model *slice, int64_t t, const struct slice_block *b, int q)
 {
     int own = !slice->n_stage ? q : slice->n_slice ? q % slice->n_slice : 0;
-    return own == 0 || b->n_row * b->n_col < whole->tensor[t].n_elem;
+    return own == 0 || b->n_row * b->n_col < whole->flat.tensor[t].n_elem;
 }

@@ -11,7 +11,7 @@
 
 bool source_set(struct model *m, const struct source *from, struct error *err)
 {
-    BUG_IF(m->source || m->weights || m->kept || m->team, "weights that are elsewhere, of a model that has some");
+    BUG_IF(m->form != &weights_none, "weights that are elsewhere, of a model that has some");
     if (!(m->source = malloc(sizeof *m->source))) {
         if (from->close)
             from->close(from->ctx);
@@ -20,6 +20,7 @@ bool source_set(struct model *m, const struct source *from, struct error *err)
     *m->source = *from;
     m->source->mem = NULL;
     m->source->piece = -1;
+    weights_form_set(m);
     return true;
 }
 
@@ -33,6 +34,7 @@ void source_free(struct model *m)
         s->close(s->ctx);
     free(s);
     m->source = NULL;
+    weights_form_set(m);
 }
 
 bool model_is_elsewhere(const struct model *m)
@@ -47,10 +49,10 @@ void piece_tensors(const struct model *m, int p, int end, int64_t *first, int64_
     (void)model_piece(m, p, &from);
     n = model_piece(m, end - 1, &to);
     to += n;
-    while (t < m->n_tensor && m->tensor[t].offset < from)
+    while (t < m->flat.n_tensor && m->flat.tensor[t].offset < from)
         t++;
     *first = t;
-    while (t < m->n_tensor && m->tensor[t].offset < to)
+    while (t < m->flat.n_tensor && m->flat.tensor[t].offset < to)
         t++;
     *last = t;
 }
@@ -62,10 +64,10 @@ static bool gaps_clear(const struct model *m, int p, char *mem, struct error *er
     int64_t begin, at, t, last, n = model_piece(m, p, &begin);
     piece_tensors(m, p, p + 1, &t, &last);
     for (at = begin; t <= last; t++) {
-        int64_t to = t < last ? m->tensor[t].offset : begin + n;
+        int64_t to = t < last ? m->flat.tensor[t].offset : begin + n;
         if (to > at && !OP(m->dev, err, mem_fill, .y = mem + (size_t)(at - begin) * e, .size_bytes = (size_t)(to - at) * e))
             return false;
-        at = t < last ? to + m->tensor[t].n_elem : to;
+        at = t < last ? to + m->flat.tensor[t].n_elem : to;
     }
     return true;
 }
@@ -79,12 +81,18 @@ static int64_t longest_n(const struct model *m)
     return most;
 }
 
-size_t source_bytes(const struct model *m)
+static size_t source_held(const struct model *m)
 {
-    return m->source && m->source->mem ? (size_t)longest_n(m) * dtype_size(m->dtype) : 0;
+    return m->source->mem ? (size_t)longest_n(m) * dtype_size(m->dtype) : 0;
 }
 
-bool source_piece(struct model *m, int p, struct error *err)
+/* In a team's slices nothing of it is held twice. */
+static size_t uncut_held(const struct model *m)
+{
+    return source_held(m) + model_held_bytes(team_slice(m, 0));
+}
+
+static bool source_piece(struct model *m, int p, struct error *err)
 {
     struct source *s = m->source;
     if (s->piece == p)
@@ -95,6 +103,11 @@ bool source_piece(struct model *m, int p, struct error *err)
         return false;
     s->piece = p;
     return true;
+}
+
+static const void *source_at(const struct model *m, int64_t at)
+{
+    return piece_at(m, m->source->piece, m->source->mem, at);
 }
 
 /* ---- what a model takes */
@@ -111,16 +124,52 @@ bool source_take(struct model *m, bool shared, struct error *err)
     return ok && model_handles_new(m, err);
 }
 
-bool model_weights_take(struct model *m, struct error *err)
+static bool whole_take(struct model *m, struct error *err)
 {
-    if (!m->source)
-        return true;
-    if (!m->team)
-        return source_take(m, false, err);
+    return source_take(m, false, err);
+}
+
+static bool source_bring(const struct model *m, void *to, struct error *err)
+{
+    return m->source->bring(m->source->ctx, m, 0, model_n_piece(m), to, err);
+}
+
+const struct weights_form weights_elsewhere = { .plain = true,
+                                                .ahead = piece_stays,
+                                                .bind = source_piece,
+                                                .at = source_at,
+                                                .layer = whole_layer,
+                                                .head = whole_head,
+                                                .embedding = whole_embedding,
+                                                .room = whole_room,
+                                                .filled = piece_stays,
+                                                .take = whole_take,
+                                                .share = none_share,
+                                                .changed = weights_stay,
+                                                .bring = source_bring,
+                                                .held = source_held };
+
+static bool slices_take(struct model *m, struct error *err)
+{
     bool ok = team_room(m, err) && team_fill(m, m, err) && device_sync(m->dev, err);
     source_free(m);
     return ok;
 }
+
+const struct weights_form weights_uncut = { .sliced = true,
+                                            .ahead = piece_stays,
+                                            .bind = source_piece,
+                                            .at = source_at,
+                                            .layer = whole_layer,
+                                            .head = whole_head,
+                                            .embedding = whole_embedding,
+                                            .room = whole_room,
+                                            .filled = piece_stays,
+                                            .take = slices_take,
+                                            .changed = team_changed,
+                                            .give = team_take,
+                                            .fill = team_fill,
+                                            .held = uncut_held };
 
 struct model *model_taken(struct model *m, struct error *err)
 {

@@ -38,13 +38,3 @@ int model_late_piece(const struct model *m)
 {
     return m->n_stage > 1 && m->c.tied && m->own.embed ? pipeline_shared(m->n_stage) - 1 : 0;
 }
-
-struct model *model_stage_shape(const struct model *m, int n, int q, int n_slice, struct error *err)
-{
-    struct model *s = model_stage_table(m, m->dev, n, q, err);
-    if (s && n_slice > 1) {
-        s->n_sliced = n_slice;
-        s->parts = MAX(s->parts, n_slice);
-    }
-    return s;
-}

@@ -31,7 +31,8 @@ struct team {
     team_fn *fn;
     void *ctx;
     bool stop;      // with epoch
-    bool staged;    // the ranks are stages of a pipeline (stages.h): each has some of the layers
+    int n_stage;    // the ranks are stages of a pipeline (stages.h), each of which has some of the layers; 0: they are devices
+    int each;       // devices of a rank: 1, or those of a stage
     atomic_uint epoch, busy, meeting, round;
     atomic_uint done[TEAM_MAX];    // of each rank, in a call: team_done
     atomic_int failed;             // 1 + the rank that failed first, in a call; 0: none has
@@ -195,23 +196,22 @@ bool team_await(struct team *t, int rank, int64_t n, bool (*idle)(void *ctx, str
 void model_team_tell(struct model *m, model_failed_fn *fn, void *ctx)
 {
     struct team *t = m->team;
-    int each = model_is_staged(m) ? model_n_device(t->rank[0].slice) : 1;
     t->tell = fn;
     t->tell_ctx = ctx;
-    t->tell_each = each;
-    for (int q = 0; q < t->n && each > 1; q++) {
+    t->tell_each = t->each;
+    for (int q = 0; q < t->n && t->each > 1; q++) {
         struct team *of = t->rank[q].slice->team;
         of->above = t;
         of->tell = fn;
         of->tell_ctx = ctx;
-        of->tell_first = q * each;
+        of->tell_first = q * t->each;
         of->tell_each = 1;
     }
 }
 
 int team_size(const struct team *t)
 {
-    return t->n;
+    return t ? t->n : 0;
 }
 
 struct team_rank *team_rank(struct team *t, int rank)
@@ -221,24 +221,22 @@ struct team_rank *team_rank(struct team *t, int rank)
 
 int model_n_device(const struct model *m)
 {
-    if (model_is_staged(m))
-        return m->team->n * model_n_device(m->team->rank[0].slice);
-    return m->team ? m->team->n : MAX(m->n_sliced, 1);
+    return m->team ? m->team->n * m->team->each : MAX(m->n_sliced, 1);
 }
 
 bool model_is_sliced(const struct model *m)
 {
-    return m->n_sliced > 0 || (m->team && !m->weights);
+    return m->form->sliced;
 }
 
 bool model_is_staged(const struct model *m)
 {
-    return m->team && m->team->staged;
+    return model_n_stage(m) > 0;
 }
 
 int model_n_stage(const struct model *m)
 {
-    return model_is_staged(m) ? m->team->n : 0;
+    return m->team ? m->team->n_stage : 0;
 }
 
 /* A call of all devices: of each stage, or of each of its devices. */
@@ -265,13 +263,13 @@ static bool stage_call(void *ctx, int stage, struct error *err)
 
 bool model_team_call(struct model *m, bool (*fn)(void *ctx, int rank, struct error *err), void *ctx, struct error *err)
 {
-    return m->team->staged ? team_call(m->team, stage_call, &(struct all_call){ m, fn, ctx }, err) : team_call(m->team, fn, ctx, err);
+    return team_call(m->team, stage_call, &(struct all_call){ m, fn, ctx }, err);
 }
 
 /* Device q of all. */
 static struct team_rank *rank_of(const struct model *m, int q)
 {
-    int n = m->team->staged ? model_n_device(m->team->rank[0].slice) : 1;
+    int n = m->team->each;
     struct team_rank *r = &m->team->rank[q / n];
     return n == 1 ? r : &r->slice->team->rank[q % n];
 }
@@ -402,7 +400,7 @@ size_t model_slice_bytes(const struct model *m, int n)
 {
     struct error ignored;
     struct model *s = model_slice_shape(m, n, &ignored);
-    size_t size = s ? (size_t)s->n_flat * dtype_size(m->dtype) : 0;
+    size_t size = s ? (size_t)s->flat.n_flat * dtype_size(m->dtype) : 0;
     model_free(s);
     return size;
 }
@@ -422,6 +420,18 @@ struct model *model_sliced_shape(const struct model *m, int n, struct error *err
     if (s) {
         s->n_sliced = n;
         s->parts = n > 1 ? MAX(s->parts, n) : s->parts;
+        weights_form_set(s);
+    }
+    return s;
+}
+
+struct model *model_stage_shape(const struct model *m, int n, int q, int n_slice, struct error *err)
+{
+    struct model *s = model_stage_table(m, m->dev, n, q, err);
+    if (s && n_slice > 1) {
+        s->n_sliced = n_slice;
+        s->parts = MAX(s->parts, n_slice);
+        weights_form_set(s);
     }
     return s;
 }
@@ -455,7 +465,7 @@ static bool tensors_fill(void *ctx, int rank, struct error *err)
         int n = slice_blocks(f->m, r->slice, t, model_n_device(f->m), rank, block);
         for (int b = 0; b < n; b++)
             if (!block_copy(r, &block[b], to + (size_t)(block[b].to - base) * dtype_size(r->slice->dtype),
-                            model_at(f->src, f->src->tensor[t].offset), err))
+                            model_at(f->src, f->src->flat.tensor[t].offset), err))
                 return false;
     }
     return piece_filled(r->slice, f->piece, err);
@@ -464,7 +474,7 @@ static bool tensors_fill(void *ctx, int rank, struct error *err)
 static bool slice_changed(void *ctx, int rank, struct error *err)
 {
     struct model *s = team_slice(ctx, rank);
-    return s->kept || model_has_handles(s) ? model_weights_changed(s, err) : model_handles_new(s, err);
+    return model_weights_changed(s, err);
 }
 
 bool team_fill(struct model *m, const struct model *src, struct error *err)
@@ -541,8 +551,7 @@ static bool tensor_take(const struct taking *k, int64_t t, int rank, struct erro
 {
     const struct team_rank *r = rank_of(k->m, rank);
     struct slice_block block[SLICE_BLOCK_MAX];
-    int n = slice_blocks(k->m, r->slice, t, model_n_device(k->m), rank, block),
-        n_to = model_is_sliced(k->into) ? model_n_device(k->into) : 0;
+    int n = slice_blocks(k->m, r->slice, t, model_n_device(k->m), rank, block), n_to = k->into->form->sliced ? model_n_device(k->into) : 0;
     for (int i = 0; i < n; i++) {
         if (!slice_block_counts(k->m, r->slice, t, &block[i], rank))
             continue;
@@ -564,21 +573,37 @@ static bool slice_take(void *ctx, int rank, struct error *err)
         end += first;
         if (!model_bind(s, p, err))
             return false;
-        for (; t < s->n_tensor && s->tensor[t].offset < end; t++)
+        for (; t < s->flat.n_tensor && s->flat.tensor[t].offset < end; t++)
             if (!tensor_take(k, t, rank, err))
                 return false;
     }
     return true;
 }
 
-bool team_take(struct model *m, struct model *into, struct error *err)
+bool team_take(const struct model *m, struct model *into, struct error *err)
 {
-    struct taking k = { m, into };
-    return model_team_call(m, slice_take, &k, err) && model_weights_changed(into, err);
+    struct taking k = { (struct model *)m, into };
+    return model_team_call(k.m, slice_take, &k, err) && model_weights_changed(into, err);
 }
 
+static size_t cut_held(const struct model *m)
+{
+    return model_held_bytes(team_slice(m, 0));
+}
+
+static size_t shape_held(const struct model *m)
+{
+    return m->n_sliced > 1 ? model_slice_bytes(m, m->n_sliced) : 0;
+}
+
+const struct weights_form weights_cut = { WEIGHTS_IN_PLACE,  .sliced = true,    .changed = team_changed,
+                                          .give = team_take, .fill = team_fill, .held = cut_held };
+const struct weights_form weights_cut_shape = { WEIGHTS_IN_PLACE, .plain = true, .sliced = true, .changed = weights_stay,
+                                                .held = shape_held };
+
 /* ---- creating */
-static bool team_start(struct model *m, struct device *const *dev, int n, bool staged, struct error *err);
+/* stage_of: devices of each rank, which is a stage; 0: the ranks are devices. */
+static bool team_start(struct model *m, struct device *const *dev, int n, int stage_of, struct error *err);
 
 /* A team that is made: of slices, or of stages that are devices or teams themselves. */
 struct opening {
@@ -621,7 +646,7 @@ static bool stage_open(void *ctx, int stage, struct error *err)
     if (o->n_slice == 1)
         return o->bare || weights_room(r->slice, false, err);
     struct opening slices = { .m = r->slice, .all = o->all, .n_all = o->n_all, .bare = o->bare };
-    return team_start(r->slice, o->all + stage * o->n_slice, o->n_slice, false, err) && team_call(r->slice->team, rank_open, &slices, err);
+    return team_start(r->slice, o->all + stage * o->n_slice, o->n_slice, 0, err) && team_call(r->slice->team, rank_open, &slices, err);
 }
 
 /* The threads and marks. */
@@ -639,16 +664,18 @@ static bool ranks_start(struct team *t, struct device *const *dev, struct error 
     return (t->begin = mark_new(dev[0], err)) != NULL;
 }
 
-static bool team_start(struct model *m, struct device *const *dev, int n, bool staged, struct error *err)
+static bool team_start(struct model *m, struct device *const *dev, int n, int stage_of, struct error *err)
 {
     if (m->lora)
         return error_set(err, ERR_UNSUPPORTED, "a model with an adapter cannot be cut over %d devices; 1 device is possible", n);
-    BUG_IF(m->team || m->kept || m->base || dev[0] != m->dev, "a team of a model that has one, of shards or of a view");
+    BUG_IF(!m->form->plain || dev[0] != m->dev, "a team of a model that has one, of shards or of a view");
     struct team *t = m->team = calloc(1, sizeof *t);
     if (!t)
         return error_set(err, ERR_NO_MEMORY, "no memory for a team of %d devices", n);
     t->n = n;
-    t->staged = staged;
+    t->n_stage = stage_of > 0 ? n : 0;
+    t->each = MAX(stage_of, 1);
+    weights_form_set(m);
     pthread_mutex_init(&t->turn, NULL);
     return ranks_start(t, dev, err);
 }
@@ -657,12 +684,12 @@ bool model_team(struct model *m, struct device *const *dev, int n, struct error 
 {
     if (n == 1)    // a view too: the sampler's of a run that trains an adapter
         return true;
-    if ((!m->lora && !team_check(&m->c, n, m->parts, err)) || !team_start(m, dev, n, false, err)
+    if ((!m->lora && !team_check(&m->c, n, m->parts, err)) || !team_start(m, dev, n, 0, err)
         || !team_call(m->team, rank_open, &(struct opening){ .m = m, .all = dev, .n_all = n }, err))
         return false;
     if (!m->for_bwd)
         model_handles_free(m);
-    return m->source ? model_weights_take(m, err) : m->weights ? team_fill(m, m, err) : team_changed(m, err);
+    return model_weights_take(m, err) && model_weights_changed(m, err);
 }
 
 /* Where m's weights are, for a model of its shape that takes them later: m's source, which is m's no more, or m itself. */
@@ -672,6 +699,8 @@ static struct model *source_pass(struct model *m, struct error *err)
     if (s && m->source) {
         s->source = m->source;
         m->source = NULL;
+        weights_form_set(s);
+        weights_form_set(m);
     }
     return s;
 }
@@ -682,7 +711,7 @@ struct model *model_sliced_open(struct model *m, struct device *const *dev, int 
     if (!s)
         return NULL;
     s->for_bwd = true;
-    if (team_start(s, dev, n, false, err)
+    if (team_start(s, dev, n, 0, err)
         && team_call(s->team, rank_open, &(struct opening){ .m = s, .all = dev, .n_all = n, .bare = true }, err))
         return s;
     model_free(s);
@@ -701,7 +730,7 @@ struct model *model_staged_open(struct model *m, struct device *const *dev, int 
     for (int q = 0; q < n; q++)
         lead[q] = dev[q * n_slice];
     struct opening o = { .m = s, .all = dev, .n_all = n * n_slice, .n_slice = n_slice, .bare = true };
-    if (team_start(s, lead, n, true, err) && team_call(s->team, stage_open, &o, err)) {
+    if (team_start(s, lead, n, n_slice, err) && team_call(s->team, stage_open, &o, err)) {
         struct model *first = s->team->rank[0].slice, *last = s->team->rank[n - 1].slice;
         first->table = first->own.embed ? NULL : last;
         return s;

@@ -30,7 +30,7 @@ MUST_USE bool team_fill(struct model *m, const struct model *src, struct error *
 MUST_USE bool team_room(struct model *m, struct error *err);       // memory for slices that have none
 MUST_USE bool team_changed(struct model *m, struct error *err);    // slices have changed: their handles
 /* into's weights, whole or slices, = m's slices; into has m's shape and m's first device. */
-MUST_USE bool team_take(struct model *m, struct model *into, struct error *err);
+MUST_USE bool team_take(const struct model *m, struct model *into, struct error *err);
 /* What a slice of m has besides its sizes. */
 void slice_mark(struct model *slice, const struct model *m, int n, int q);
 void team_free(struct team *t);

@@ -46,14 +46,14 @@ static bool pieces_make(struct loading *l, const struct st_tensor *const *file, 
     const struct model *m = l->m;
     size_t e = dtype_size(m->dtype);
     for (int64_t i = first; i < last; i++)
-        l->n_piece += (m->tensor[i].n_elem + PIECE_ELEMS - 1) / PIECE_ELEMS;
+        l->n_piece += (m->flat.tensor[i].n_elem + PIECE_ELEMS - 1) / PIECE_ELEMS;
     if (!(l->piece = calloc((size_t)MAX(l->n_piece, (int64_t)1), sizeof *l->piece)))
         return error_set(err, ERR_NO_MEMORY, "no memory to list the pieces of the weights");
     struct piece *p = l->piece;
     for (int64_t i = first; i < last; i++)
-        for (int64_t at = 0; at < m->tensor[i].n_elem; at += PIECE_ELEMS)
-            *p++ = (struct piece){ file[i], at, MIN(PIECE_ELEMS, m->tensor[i].n_elem - at),
-                                   to + (size_t)(m->tensor[i].offset - m->tensor[first].offset + at) * e };
+        for (int64_t at = 0; at < m->flat.tensor[i].n_elem; at += PIECE_ELEMS)
+            *p++ = (struct piece){ file[i], at, MIN(PIECE_ELEMS, m->flat.tensor[i].n_elem - at),
+                                   to + (size_t)(m->flat.tensor[i].offset - m->flat.tensor[first].offset + at) * e };
     return true;
 }
 

@@ -35,11 +35,18 @@ static bool covers(const struct lora_product *p)
     return n == p->n_out;
 }
 
+/* What an adapter has for this product; NULL: nothing, or there is none. */
+static const struct lora_product *product_of(const struct model *m, int64_t layer, enum product which)
+{
+    const struct lora_product *p = m->lora ? &m->lora->layer[layer].product[which] : NULL;
+    return p && p->n_part > 0 ? p : NULL;
+}
+
 bool lora_fwd(const struct model *m, int64_t layer, enum product which, const struct lora_scratch *s, void *y, const void *x, int64_t n,
               struct error *err)
 {
-    const struct lora_product *p = m->lora ? &m->lora->layer[layer].product[which] : NULL;
-    if (!p || p->n_part == 0)
+    const struct lora_product *p = product_of(m, layer, which);
+    if (!p)
         return true;
     int64_t rank = m->lora->c.rank, width = p->n_part * rank;
     size_t e = dtype_size(m->dtype);
@@ -63,24 +70,23 @@ bool lora_fwd(const struct model *m, int64_t layer, enum product which, const st
 bool lora_bwd(const struct model *m, int64_t layer, enum product which, const struct lora_scratch *s, float *grad, void *dx, const void *dy,
               const void *x, int64_t n, struct error *err)
 {
-    const struct lora_layer *l = m->lora ? &m->lora->layer[layer] : NULL;
-    const struct lora_product *p = l ? &l->product[which] : NULL;
-    if (!p || p->n_part == 0)
+    const struct lora_product *p = product_of(m, layer, which);
+    if (!p)
         return true;
-    int64_t rank = m->lora->c.rank, width = p->n_part * rank;
+    int64_t rank = m->lora->c.rank, width = p->n_part * rank, first = m->lora->flat.piece_at[layer];
     if (!low_fwd(m, p, s->low, x, n, err))
         return false;
     for (int i = 0; i < p->n_part; i++) {
         const struct lora_part *b = &p->part[i];
         const void *dout = at_column(m, dy, b->out_at);
-        if (!OP(m->dev, err, linear_bwd_w, .dw = grad + (b->at - l->first), .dy = dout, .x = at_column(m, s->low, i * rank), .n = n,
+        if (!OP(m->dev, err, linear_bwd_w, .dw = grad + (b->at - first), .dy = dout, .x = at_column(m, s->low, i * rank), .n = n,
                 .n_out = b->n_out, .n_in = rank, .lddy = p->n_out, .ldx = width, .dtype = m->dtype)
             || !OP(m->dev, err, linear_bwd_x, .dx = at_column(m, s->dlow, i * rank), .dy = dout, .w = b->b, .n = n, .ldx = width,
                    .lddy = p->n_out))
             return false;
     }
     return low_scale(m, s->dlow, n * width, err)
-           && OP(m->dev, err, linear_bwd_w, .dw = grad + (p->at - l->first), .dy = s->dlow, .x = x, .n = n, .n_out = width, .n_in = p->n_in,
+           && OP(m->dev, err, linear_bwd_w, .dw = grad + (p->at - first), .dy = s->dlow, .x = x, .n = n, .n_out = width, .n_in = p->n_in,
                  .dtype = m->dtype)
            && OP(m->dev, err, linear_bwd_x, .dx = dx, .dy = s->dlow, .w = p->a, .n = n, .accumulate = true);
 }

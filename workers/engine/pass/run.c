@@ -525,7 +525,7 @@ bool run_sync(struct model_run *r, struct error *err)
 
 void model_run_bind(struct model_run *r, struct model *m)
 {
-    BUG_IF(m->n_flat != r->m->n_flat || m->dtype != r->m->dtype || m->dev != r->m->dev, "models of different shapes");
+    BUG_IF(m->flat.n_flat != r->m->flat.n_flat || m->dtype != r->m->dtype || m->dev != r->m->dev, "models of different shapes");
     BUG_IF(adapter_rank(m, &(struct run_limits){ 0 }) > r->lim.lora_rank, "an adapter of a higher rank than the run has room for");
     r->m = m;
     r->form->bind(r, m);

@@ -109,7 +109,7 @@ bool head_bwd_clear(struct model_run *r, struct error *err)
     struct head_grad *h = &r->head_grad;
     int64_t d = m->c.d_model;
     h->empty = h->fresh;
-    return (!h->own || place_clear(m, &h->to, h->clear_from, m->n_flat, err))
+    return (!h->own || place_clear(m, &h->to, h->clear_from, m->flat.n_flat, err))
            && (h->own || h->frozen || !h->none
                || OP(m->dev, err, mem_fill, .y = h->sum, .size_bytes = (size_t)(m->c.vocab * d) * 4))    // for the embedding's
            && OP(m->dev, err, mem_fill, .y = r->dh, .size_bytes = (size_t)(r->n_tok * d) * dtype_size(m->dtype));
