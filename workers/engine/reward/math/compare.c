@@ -599,6 +599,82 @@ static int depth_of_set(const struct math_node *a)
     return n + (a->kind == K_SET || (a->kind == K_NAMED_SET && a->op == '0'));
 }
 
+/* One of them is a relation: x = 5 beside 5, or x > 1 beside a set. */
+static enum tri relation_other(struct math *m, struct math_node *a, struct math_node *b, const char **rule, int depth)
+{
+    struct math_node *r = a->kind == K_REL ? a : b, *o = r == a ? b : a, *v = relation_assigned(r);
+    struct pieces pr, po;
+    if (v && relation_identity(m, r))
+        return TRI_NO;
+    if (v)
+        return r == a ? tree_compare(m, v, b, rule, depth + 1) : tree_compare(m, a, v, rule, depth + 1);
+    *rule = "relation";
+    if (is_set_tree(o) || o->kind == K_TUPLE || o->kind == K_LIST || o->kind == K_SET)
+        if (pieces_of(m, r, &pr, 24) && pieces_of(m, o, &po, 24))
+            return pieces_equal(m, &pr, &po, rule);
+    return TRI_NO;
+}
+
+/* One of them is a point or an interval. */
+static enum tri tuple_other(struct math *m, struct math_node *a, struct math_node *b, const char **rule, int depth)
+{
+    struct math_node *t = a->kind == K_TUPLE ? a : b, *o = t == a ? b : a;
+    if (t->n == 2 && o->kind == K_LIST && relation_inequality(o->child[0])) {    // x > 1, x < 3
+        struct pieces pt, po;
+        if (pieces_of(m, o, &po, 24) && pieces_of(m, t, &pt, 24))
+            return pieces_equal(m, &pt, &po, rule);
+    }
+    *rule = "tuple";
+    // a point or an interval is not the set of its ends, nor two solutions of one unknown
+    bool places = o->kind == K_LIST && o->n == t->n && (none_named(o->child, o->n) || all_named(o->child, o->n));
+    if (places && (t->op == 0 || t->n > 2))
+        return t == a ? ordered_compare(m, t->child, o->child, t->n, rule, depth)
+                      : ordered_compare(m, o->child, t->child, t->n, rule, depth);
+    if (is_list(o) && o->n == 1)
+        return t == a ? tree_compare(m, a, o->child[0], rule, depth + 1) : tree_compare(m, o->child[0], b, rule, depth + 1);
+    if (node_is(o, K_MATRIX) && t->op == 0 && o->n == t->n && (o->scale == 1 || o->scale == o->n))
+        return t == a ? ordered_compare(m, t->child, o->child, t->n, rule, depth)
+                      : ordered_compare(m, o->child, t->child, t->n, rule, depth);
+    return TRI_NO;
+}
+
+/* One of them is a list or a set of values. */
+static enum tri lists_compare(struct math *m, struct math_node *a, struct math_node *b, const char **rule, int depth)
+{
+    struct pieces pa, pb;
+    bool inequalities = a->kind == K_LIST && b->kind == K_LIST && relation_inequality(a->child[0]) && relation_inequality(b->child[0]);
+    if (inequalities && pieces_of(m, a, &pa, 24) && pieces_of(m, b, &pb, 24)) {
+        bool many = false;
+        const struct math_node *ua = unknown_find(a, NULL, &many), *ub = unknown_find(b, NULL, &many);
+        if (ua && ub && unknown_same(ua, ub))
+            return pieces_equal(m, &pa, &pb, rule);
+    }
+    enum tri t = list_compare(m, a, b, rule, depth);
+    if (t == TRI_YES && joins_differ(a, b)) {
+        m->why = "'and' in one answer, 'or' in the other";
+        return TRI_UNKNOWN;
+    }
+    return t;
+}
+
+/* One of them has a matrix in it. */
+static enum tri matrices_compare(struct math *m, struct math_node *a, struct math_node *b, const char **rule, int depth)
+{
+    struct math_node *x = matrix_value(m, a, 16), *y = matrix_value(m, b, 16);
+    if (!x || !y) {
+        m->why = "matrices that could not be computed";
+        return TRI_UNKNOWN;
+    }
+    *rule = "matrix";
+    if (x->kind != K_MATRIX || y->kind != K_MATRIX)
+        return x->kind != K_MATRIX && y->kind != K_MATRIX ? scalar_compare(m, x, y, rule, 0) : TRI_NO;
+    if (x->n != y->n || x->scale != y->scale)
+        return TRI_NO;
+    enum tri t = ordered_compare(m, x->child, y->child, x->n, rule, depth);
+    *rule = "matrix";
+    return t;
+}
+
 enum tri tree_compare(struct math *m, struct math_node *a, struct math_node *b, const char **rule, int depth)
 {
     if (!a || !b || depth > 24 || m->steps < 0)
@@ -635,19 +711,8 @@ enum tri tree_compare(struct math *m, struct math_node *a, struct math_node *b, 
         return list_compare(m, a, b, rule, depth);
     if (a->kind == K_REL && b->kind == K_REL)
         return relation_compare(m, a, b, rule, depth);
-    if (a->kind == K_REL || b->kind == K_REL) {
-        struct math_node *r = a->kind == K_REL ? a : b, *o = r == a ? b : a, *v = relation_assigned(r);
-        struct pieces pr, po;
-        if (v && relation_identity(m, r))
-            return TRI_NO;
-        if (v)
-            return r == a ? tree_compare(m, v, b, rule, depth + 1) : tree_compare(m, a, v, rule, depth + 1);
-        *rule = "relation";
-        if (is_set_tree(o) || o->kind == K_TUPLE || o->kind == K_LIST || o->kind == K_SET)
-            if (pieces_of(m, r, &pr, 24) && pieces_of(m, o, &po, 24))
-                return pieces_equal(m, &pr, &po, rule);
-        return TRI_NO;
-    }
+    if (a->kind == K_REL || b->kind == K_REL)
+        return relation_other(m, a, b, rule, depth);
     if (a->kind == K_CASES && b->kind == K_CASES)
         return cases_compare(m, a, b, rule, depth);
     if (a->kind == K_CASES || b->kind == K_CASES) {    // |x| may be a function by cases, a number is hardly one
@@ -663,57 +728,12 @@ enum tri tree_compare(struct math *m, struct math_node *a, struct math_node *b, 
         return set_compare(m, a, b, rule, depth);
     if (a->kind == K_TUPLE && b->kind == K_TUPLE)
         return tuple_compare(m, a, b, rule, depth);
-    if (a->kind == K_TUPLE || b->kind == K_TUPLE) {
-        struct math_node *t = a->kind == K_TUPLE ? a : b, *o = t == a ? b : a;
-        if (t->n == 2 && o->kind == K_LIST && relation_inequality(o->child[0])) {    // x > 1, x < 3
-            struct pieces pt, po;
-            if (pieces_of(m, o, &po, 24) && pieces_of(m, t, &pt, 24))
-                return pieces_equal(m, &pt, &po, rule);
-        }
-        *rule = "tuple";
-        // a point or an interval is not the set of its ends, nor two solutions of one unknown
-        bool places = o->kind == K_LIST && o->n == t->n && (none_named(o->child, o->n) || all_named(o->child, o->n));
-        if (places && (t->op == 0 || t->n > 2))
-            return t == a ? ordered_compare(m, t->child, o->child, t->n, rule, depth)
-                          : ordered_compare(m, o->child, t->child, t->n, rule, depth);
-        if (is_list(o) && o->n == 1)
-            return t == a ? tree_compare(m, a, o->child[0], rule, depth + 1) : tree_compare(m, o->child[0], b, rule, depth + 1);
-        if (node_is(o, K_MATRIX) && t->op == 0 && o->n == t->n && (o->scale == 1 || o->scale == o->n))
-            return t == a ? ordered_compare(m, t->child, o->child, t->n, rule, depth)
-                          : ordered_compare(m, o->child, t->child, t->n, rule, depth);
-        return TRI_NO;
-    }
-    if (is_list(a) || is_list(b)) {
-        struct pieces pa, pb;
-        bool inequalities = a->kind == K_LIST && b->kind == K_LIST && relation_inequality(a->child[0]) && relation_inequality(b->child[0]);
-        if (inequalities && pieces_of(m, a, &pa, 24) && pieces_of(m, b, &pb, 24)) {
-            bool many = false;
-            const struct math_node *ua = unknown_find(a, NULL, &many), *ub = unknown_find(b, NULL, &many);
-            if (ua && ub && unknown_same(ua, ub))
-                return pieces_equal(m, &pa, &pb, rule);
-        }
-        enum tri t = list_compare(m, a, b, rule, depth);
-        if (t == TRI_YES && joins_differ(a, b)) {
-            m->why = "'and' in one answer, 'or' in the other";
-            return TRI_UNKNOWN;
-        }
-        return t;
-    }
-    if ((a->flags | b->flags) & HAS_MATRIX) {
-        struct math_node *x = matrix_value(m, a, 16), *y = matrix_value(m, b, 16);
-        if (!x || !y) {
-            m->why = "matrices that could not be computed";
-            return TRI_UNKNOWN;
-        }
-        *rule = "matrix";
-        if (x->kind != K_MATRIX || y->kind != K_MATRIX)
-            return x->kind != K_MATRIX && y->kind != K_MATRIX ? scalar_compare(m, x, y, rule, 0) : TRI_NO;
-        if (x->n != y->n || x->scale != y->scale)
-            return TRI_NO;
-        enum tri t = ordered_compare(m, x->child, y->child, x->n, rule, depth);
-        *rule = "matrix";
-        return t;
-    }
+    if (a->kind == K_TUPLE || b->kind == K_TUPLE)
+        return tuple_other(m, a, b, rule, depth);
+    if (is_list(a) || is_list(b))
+        return lists_compare(m, a, b, rule, depth);
+    if ((a->flags | b->flags) & HAS_MATRIX)
+        return matrices_compare(m, a, b, rule, depth);
     if ((a->flags | b->flags) & HAS_SET) {
         if (a->kind == b->kind && a->n == b->n && a->op == b->op && a->n > 0)
             return ordered_compare(m, a->child, b->child, a->n, rule, depth);
