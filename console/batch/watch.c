@@ -119,7 +119,7 @@ static void first_tell(struct watch *w, const struct run_view *m)
     w->met = true;
 }
 
-/* The same sentence but for its figures? */
+/* Do the two differ in their figures only? */
 static bool same_words(const char *a, const char *b)
 {
     static const char figures[] = "0123456789.,";

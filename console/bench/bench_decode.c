@@ -68,7 +68,7 @@ static void prompt_fill(const struct decode_bench *b, int64_t i, int32_t *prompt
         prompt[k] = (int32_t)((i * 7919 + k * 37 + k * k % 101 + 11) % vocab);
 }
 
-/* Of a group's tokens and the bits of their log-probs. */
+/* A hash of a group's tokens and of the bits of their log-probs. */
 static uint64_t group_hash(const struct group *g)
 {
     uint64_t hash = mix64((uint64_t)g->item);
@@ -221,7 +221,7 @@ static bool rounds_run(struct decode_bench *b, struct generator *g, int32_t *pro
     return true;
 }
 
-/* The same rounds with guesses at next tokens, into out as members of the line that is printed. times holds those without, and then those with. */
+/* Repeat the rounds with guesses at next tokens, into out as members of the line that is printed. times holds those without, and then those with. */
 static bool speculate_compare(struct decode_bench *b, const struct generator_config *plain, int32_t *prompt, struct decode_times *times,
                               char *out, size_t size, struct error *err)
 {

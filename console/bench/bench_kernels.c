@@ -245,7 +245,7 @@ static bool attn_hash(struct attn *a, enum attn_kind kind, uint64_t *hash, struc
     return out != NULL;
 }
 
-/* The same small problem on this device and on ref: |difference| / |result| of each kind. */
+/* One small problem on this device and on ref: |difference| / |result| of each kind. */
 static bool attn_check(const char *device, struct attn_heads heads, struct attn_bounds bounds, enum dtype t, const void *values,
                        int64_t n_value, double *apart, struct error *err)
 {

@@ -48,7 +48,7 @@ static bool keeps_whole(const struct run_config *c, int64_t rank, int zero_stage
     return part_keeps_whole(c, &(struct run_part){ .rank = rank, .producer = samples ? rank : -1, .helps = -1 }, zero_stage);
 }
 
-/* The same as a clause, of trainers that are cut over several devices. */
+/* As a clause: which devices keep the whole weights, where trainers have several devices each. */
 static const char *whole_text(const struct run_config *c, int zero_stage, char *out, size_t size)
 {
     bool gives = part_keeps_whole(c, &(struct run_part){ .rank = 0, .producer = -1, .helps = -1 }, zero_stage),

@@ -546,7 +546,7 @@ bool exchange_meet(struct exchange *x, const void *mine, size_t size_bytes, void
     return ok;
 }
 
-/* Of the lanes that lead to other ranks, the one that took longest. */
+/* How long the slowest of the lanes took that lead to other ranks. */
 static bool watches_take(const struct exchange *x, struct stopwatch *const *w, double *s, struct error *err)
 {
     double of_lane;

@@ -47,7 +47,7 @@ void *host_mem_share_new(UNUSED struct device *dev, size_t size_bytes, const cha
     return p;
 }
 
-/* Of its maker. */
+/* Close the handle of memory that this process has made. */
 static void handle_close(const struct mem_handle *h)
 {
     struct host_handle own;

@@ -404,7 +404,7 @@ static int gone_find(const struct tcp *t, enum awaited what)
     return left;
 }
 
-/* The same after a rank has left, which may be the first to know of another one's death: in a moment this one knows, too. */
+/* As gone_find, after a rank has left, which may be the first to know of another one's death: in a moment this one knows, too. */
 static int gone_wait(struct tcp *t, enum awaited what)
 {
     int64_t end = clock_ms() + TICK_MS, left;

@@ -207,7 +207,7 @@ template <bool BOUNDS> __device__ static inline float score_of(float s, const sc
     *slope = cap_slope(r);
     return cap_value(b, r);
 }
-/* The same of a scaled score, exactly: for fp32. */
+/* As above for a scaled score, exactly: for fp32. */
 __device__ static inline float score_exact(float z, const score_bounds &b, float *slope)
 {
     float t = b.cap > 0 ? tanhf(z / b.cap) : 0;

@@ -19,7 +19,7 @@ template <int HD, int N_GROUP> struct bwd_shape {
     static constexpr int DQ_BYTES = 2 * OWN_BYTES + DQ_STAGES * 2 * KEYS_BYTES + 1024;
 };
 template <int HD> using dkdv_shape = bwd_shape<HD, 2>;
-/* Of few pieces: 64 keys for two warpgroups. */
+/* With few pieces: 64 keys for two warpgroups. */
 template <int HD> struct split_shape : bwd_shape<HD, 1> {
     static constexpr int THREADS = 384, SENT_BYTES = 64 * 64 * 4, DKDV_BYTES = bwd_shape<HD, 1>::DKDV_BYTES + 2 * SENT_BYTES;
 };
@@ -140,7 +140,7 @@ template <bool BOUNDS> __device__ static inline int query_end(const bwd_hopper_a
 {
     return BOUNDS ? min(p.n, p.own + own - 1 + a.b.bounds.window) : p.n;
 }
-/* Of 16 queries from column 16 k: clear the weights that are masked, pack them as a left side, and multiply them by the slopes of the
+/* For 16 queries from column 16 k: clear the weights that are masked, pack them as a left side, and multiply them by the slopes of the
  * caps. key, query: of this lane's first row and of column 0. */
 __device__ static inline void weights_finish(uint32_t (&w)[4], float (&s)[32], const float (&slope)[8], int k, int key, int query,
                                              const score_bounds &b)

@@ -257,7 +257,7 @@ __device__ static int32_t row_draw(R from, const sample_row &row, int64_t n, boo
     int32_t drawn = part_search(from, chosen * step, min(n, (chosen + 1) * step), least, inv_t, top, cum, target, room->mass);
     return drawn >= 0 ? drawn : best.id;
 }
-/* The same without the banned ids of row i. Not inlined, so that it takes no registers from the others. */
+/* As above without the banned ids of row i. Not inlined, so that it takes no registers from the others. */
 __device__ __noinline__ static int32_t row_draw_without(const struct sample_fwd *a, int64_t i, bool wide, float inv_t, draw_room *room)
 {
     sample_row row = a->row[i];

@@ -202,7 +202,7 @@ static bool trial_first(struct cuda_device *cu, struct trial *t, struct error *e
     return true;
 }
 
-/* Of n ways that give the same bits, the fastest for this many rows; the first when timing is not possible. */
+/* The fastest of n ways that give equal bits, for this many rows; the first when timing is not possible. */
 static int trial_fastest(struct cuda_device *cu, struct trial *t, int64_t rows, const struct way *way, int n)
 {
     const struct gemm_plan *p = t->p;

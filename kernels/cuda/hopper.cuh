@@ -43,7 +43,7 @@ __device__ static inline void barrier_wait(uint64_t *b, uint32_t parity)
                  "r"(parity)
                  : "memory");
 }
-/* Of the threads of a block: wait until all `threads` have come to barrier id, or come without waiting. */
+/* For threads of a block: wait until all `threads` have come to barrier id, or come without waiting. */
 __device__ static inline void meet(int id, int threads)
 {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
@@ -70,7 +70,7 @@ __device__ static inline void box_load(void *to, const CUtensorMap *map, int col
         "l"(map), "r"(col), "r"(row), "r"(shared_at(b))
         : "memory");
 }
-/* The same for bytes in a row; both addresses and the number are multiples of 16. */
+/* As above for bytes in a row; both addresses and the number are multiples of 16. */
 __device__ static inline void bytes_load(void *to, const void *from, int bytes, uint64_t *b)
 {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_at(to)), "l"(from),
@@ -159,7 +159,7 @@ PRODUCT(96, NAMES_48, "%48", "%49", "%50", D32(d, 0), D16(d, 32))
 PRODUCT(128, NAMES_64, "%64", "%65", "%66", D32(d, 0), D32(d, 32))
 PRODUCT(144, NAMES_72, "%72", "%73", "%74", D32(d, 0), D32(d, 32), D8(d, 64))
 #undef PRODUCT
-/* The same with the left side in registers. ROWS: the right side is summed over its rows. */
+/* As above with the left side in registers. ROWS: the right side is summed over its rows. */
 template <int N, int ROWS> __device__ static inline void product_regs(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, bool first)
 {
     static_assert(N == 64 || N == 96 || N == 128, "sizes in use");

@@ -348,7 +348,7 @@ __global__ static void rmsnorm_fwd_kernel(T *y, T *sum, const T *x, norm_add<T> 
         norm_write<T, V>(y + at, v[0], *(const vec_of<T, V> *)(w + j), j, rstd, form);
     }
 }
-/* The same sums with a thread per V elements, for rows too few to hide a wait. */
+/* Equal sums with a thread per V elements, for rows too few to hide a wait. */
 #define FEW_ROWS MEET_ROWS
 #define FEW_V 8
 #define FEW_THREADS_MAX 1024
@@ -656,7 +656,7 @@ template <typename T> __global__ static void rope_fwd_kernel(struct rope_fwd a, 
     if (kv)
         head_store(kv, lo, hi, hd, a.rot);
 }
-/* The same for heads without a norm that turn as a whole: a thread has eight pairs, in vectors. */
+/* As above for heads without a norm that turn as a whole: a thread has eight pairs, in vectors. */
 #define PAIRS_EACH 8
 /* Sines are taken with this sign: -1 turns back. */
 template <typename T>
@@ -1078,7 +1078,7 @@ __global__ static void hash_kernel(unsigned long long *hash, const uint8_t *__re
     }
     hash_add(hash, sum);
 }
-/* The same of some columns of a matrix, which lie here row after row: a block a row, since a division a word would cost more than reading
+/* As above for some columns of a matrix, which lie here row after row: a block a row, since a division a word would cost more than reading
  * it. Rows are whole words. */
 __global__ static void hash_rows_kernel(unsigned long long *hash, const uint64_t *__restrict__ x, int64_t n_row, int64_t row_words,
                                         int64_t ld_words, int64_t first)

@@ -27,7 +27,7 @@ static double mean(const struct doctor_source *from, enum metric_id id)
     return n ? sum / n : NAN;
 }
 
-/* Of a step; what a run does not measure takes no time in it. */
+/* The times of a step; what a run does not measure takes none. */
 static double share(const struct doctor_source *from, enum metric_id id, double step_s)
 {
     double v = mean(from, id);

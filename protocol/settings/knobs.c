@@ -191,7 +191,7 @@ const struct knob knobs[] = {
 
     { "environment", NULL, NULL, "environment", KNOB_TEXT, "", AT(environment), .def = "", .help = "program:CMD answers the model's turns, with JSON lines over a pipe; harness:CMD asks the model over HTTP, with OpenAI's client or another one, once for each sample (examples/environments/README.md); unset: one turn" },
     { "environment_reward", NULL, NULL, "environment", KNOB_TEXT, "", .choices = "last|sum", AT(environment_reward), .def = "sum", .help = "a sample's reward of 'reward_type' environment: its last turn's reward, or the sum of all" },
-    { "environment_processes", NULL, NULL, "environment", KNOB_I64, "", 0, 256, AT(environment_processes), .def = "0", .help = "copies of the environment's program; 0: as many as scoring threads. Of a harness: sessions at once; 0: 64" },
+    { "environment_processes", NULL, NULL, "environment", KNOB_I64, "", 0, 256, AT(environment_processes), .def = "0", .help = "copies of the environment's program; 0: as many as scoring threads. With a harness: sessions at once; 0: 64" },
     { "environment_timeout_s", NULL, NULL, "environment", KNOB_F64, "s", 0.001, 3600, AT(environment_timeout_s), .def = "10", .help = "time limit for an answer of the environment" },
     { "session_timeout_s", NULL, NULL, "environment", KNOB_F64, "s", 0.001, 86400, AT(session_timeout_s), .def = "600", .help = "time limit of a harness's session, without the time that its requests take; then its program is killed and its sample left out" },
     { "session_restarts", NULL, NULL, "environment", KNOB_I64, "", 0, 100, AT(session_restarts), .def = "2", .help = "how often a session's program that fails (another exit status than 0, or a signal) is begun again; then its sample is left out" },

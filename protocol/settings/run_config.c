@@ -993,7 +993,7 @@ static int64_t producers_further(const struct run_config *c)
     return run_config_posted(c) ? 0 : c->num_inferencer * (c->producer_tensor_parallel_size - 1);
 }
 
-/* Of trainer i's further devices, i counted on this host, how many are its own producer's, too: the first ones. */
+/* How many of trainer i's further devices, the first ones, are its own producer's, too; i is counted on this host. */
 static int64_t trainer_shared(const struct run_config *c, int64_t i)
 {
     bool samples = !run_config_posted(c) && strcmp(c->placement, "apart") != 0 && i < c->num_inferencer;

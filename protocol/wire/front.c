@@ -326,8 +326,9 @@ static int crowd_find(const struct front *f)
     return best;
 }
 
-/* Which connection makes room for one from this address; -1: none does. Of the address with the most strangers it is the oldest that has
- * not sent its ClientHello, then the oldest, which its own address does not disturb for SHAKE_MS. */
+/* Which connection makes room for one from this address; -1: none does. Those of the address with the most
+ * strangers come into question: the oldest that has not sent its ClientHello, then the oldest, which its own address does not disturb for
+ * SHAKE_MS. */
 static int victim_find(const struct front *f, const struct sockaddr_storage *from)
 {
     int best = crowd_find(f), silent = -1;

@@ -505,7 +505,7 @@ static bool is_long_enough(const uint8_t *p, const uint8_t *end)
     return memcmp(h.magic, "rcA2", 4) == 0 && h.len == (uint64_t)(end - p) - sizeof h;
 }
 
-/* What is not a record at p, in the newest segment or an older one: where the next one is, or end. Of an older one only those groups
+/* What is not a record at p, in the newest segment or an older one: where the next one is, or end. In an older one only those groups
  * matter that still wait; the state says which are missing. */
 static const uint8_t *broken_skip(const struct atropos_log *l, struct segment *s, const uint8_t *data, const uint8_t *p, const uint8_t *end,
                                   bool newest)

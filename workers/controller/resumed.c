@@ -16,7 +16,7 @@ void resumed_free(struct resumed *r)
     free(r);
 }
 
-/* Of several words on one knob, the first start's run.yaml and the last value count. */
+/* Where several words are on one knob, the first start's run.yaml and the last value count. */
 static bool flag_take(void *arg, const char *name, const char *before, const char *value, struct error *err)
 {
     struct controller *c = arg;

@@ -28,7 +28,7 @@ static void metric_own(struct step_metrics *s, enum metric_id id, double value)
     metric_put(s, metrics[id].name, value);
 }
 
-/* Of the groups that a batch has seen go by. */
+/* What a batch has seen of the groups that went by. */
 struct seen {
     struct group_summary sum;
     int64_t n, same, filtered;    // groups: all; those whose samples are all worth the same; those that were left out
@@ -172,7 +172,7 @@ void step_metrics_sampled(struct step_metrics *s, const struct mval *sampled)
     s->sampled.bytes_most += mval_f64(mval_get(sampled, "bytes_most"), NAN);
 }
 
-/* Of what trainers that sample, too, tell of themselves: the same of workers that only sample, where no trainer does. */
+/* What sampling has cost. Trainers that sample say it of themselves; where none does, the workers that only sample say it. */
 static void sampled_metrics(struct step_metrics *s, int64_t n_producer)
 {
     double one_s = s->sampled.generate_s / (double)n_producer;

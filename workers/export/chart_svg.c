@@ -90,7 +90,7 @@ static double x_of_step(const struct frame *f, int64_t step)
     return x_of(f, f->n > 1 ? (double)(step - f->first) * (f->n_column - 1) / (double)(f->n - 1) : 0);
 }
 
-/* Of what the steps of a column hold. */
+/* What the steps of a column hold, from the least to the largest value. */
 static struct series_span column_span(const struct frame *f, const struct series *s, int column)
 {
     return series_query(s, f->first + f->n * column / f->n_column, f->first + f->n * (column + 1) / f->n_column);

@@ -33,7 +33,7 @@ static int64_t bytes_ms(const struct msg_out *msg)
     return (int64_t)msg->buf.len / SLOWEST_BYTES_PER_MS;
 }
 
-/* The same request, which its asker has given up and asks again: it need not be sent twice. NULL: there is none. What another asker asks in
+/* A request that its asker has given up and asks again: it need not be sent twice. NULL: there is none. What another asker asks in
  * the same words has an answer of its own. */
 static struct relay *on_its_way(const struct relays *rs, const struct peer *to, const struct request *r, enum msg_type type,
                                 const struct msg_out *msg)

@@ -5,7 +5,7 @@
  *     it holds a lock.
  *  2. A job is in `incoming` (policy_submit), then in `active` until it is done (job_end). n_prompt counts the prompts of both.
  *  3. A slot is one item inside the generator: samples of one prompt, next to each other; its number is told by the item's prompt_row
- *     (slot_row), which is below 0. The samples of a job start in order, and jobs start in order of arrival. Of an active job, the open
+ *     (slot_row), which is below 0. The samples of a job start in order, and jobs start in order of arrival. In an active job the open
  *     samples from next_choice on are not in the generator, and those before it are.
  *  4. While an update waits, nothing new goes into the generator; it is applied when the generator is idle, or at once while the
  *     policy is paused.

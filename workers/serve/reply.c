@@ -477,7 +477,7 @@ static void sglang_logprobs_print(struct buf *out, const struct reply_context *x
     buf_char(out, ']');
 }
 
-/* The same of the prompt's tokens from read_from on; the first of all has null in place of what is not there. */
+/* As above for the prompt's tokens from read_from on; the first of all has null in place of what is not there. */
 static void sglang_prompt_print(struct buf *out, const struct reply_context *x, const struct serve_job *j, int64_t prompt, bool top)
 {
     const struct prompt_logps *p = &j->read[prompt];

@@ -6,7 +6,7 @@
 #include "workers/engine/sampler/generator.h"
 #include "workers/engine/text/tokenizer.h"
 
-/* The same shape without weights, on e->twin. */
+/* A model with the shape of the engine's, without weights, on e->twin. */
 static struct model *model_on_twin(struct engine *e, struct error *err)
 {
     struct model *m = model_new_empty(model_config(e->model), e->twin, model_dtype(e->model), err);

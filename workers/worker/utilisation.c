@@ -7,7 +7,7 @@
 #include "workers/engine/plan/peaks.h"
 #include "workers/worker/engine_state.h"
 
-/* Of one device: operations and bytes a second; NAN: not known. The table is of bf16. */
+/* What one device does: operations and bytes per second; NAN: not known. The table is of bf16. */
 static void peak_of(const struct engine *e, double *flop_per_s, double *byte_per_s)
 {
     const struct device_peak *p = e->dev->kind == DEVICE_CUDA ? peak_find(e->dev->what) : NULL;

@@ -4,7 +4,7 @@
 #include "protocol/base/buf.h"
 #include "protocol/base/json_text.h"
 
-/* Of a text; see gold_text. */
+/* For a text; see gold_text. */
 static json_t *after_marks(const char *text)
 {
     const char *from = text, *hash;

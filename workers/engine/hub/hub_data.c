@@ -281,7 +281,7 @@ static int split_index(const struct splits *s, const char *name)
     return -1;
 }
 
-/* Of files called ...-00000-of-00003..., all must be there. */
+/* All files called ...-00000-of-00003... must be there. */
 static bool shards_check(const struct hub_names *names, const char *shown, struct error *err)
 {
     for (int i = 0; i < names->n; i++) {

@@ -453,7 +453,7 @@ static bool regex_next(const struct walk *w, const struct pretok_stage *st, cons
     return false;
 }
 
-/* The same for matches that classes of characters make. */
+/* As above for matches that classes of characters make. */
 static bool class_next(const struct walk *w, const struct pretok_stage *st, const uint8_t *text, size_t len, size_t *at, struct span *out)
 {
     const struct unicode *u = w->p->unicode;

@@ -243,7 +243,7 @@ static bool congruence_of(const struct math_node *a, struct congruence *c)
     return true;
 }
 
-/* The same left side, the same modulus, and right sides that are apart by a multiple of it. */
+/* Equal left sides, equal moduli, and right sides that are apart by a multiple of it. */
 static enum tri congruence_compare(struct math *m, struct math_node *a, struct math_node *b, const char **rule, int depth)
 {
     struct congruence x, y;
