@@ -51,9 +51,8 @@ def expressions(n, seed):
         yield {"messages": [{"role": "user", "content": f"{TOOL}{e}?"}], "expression": e}
 
 
-def write(folder, name, some):
+def write(path, some):
     some = list(some)
-    path = os.path.join(folder, name + ".jsonl")
     with open(path, "w", encoding="utf-8") as f:
         f.writelines(json.dumps(row) + "\n" for row in some)
     print(f"{len(some)} rows in {path}")
@@ -62,21 +61,24 @@ def write(folder, name, some):
 def main(folder):
     os.makedirs(folder, exist_ok=True)
     train, held_out = [], []
+
+    def put(name, some):
+        write(os.path.join(folder, name + ".jsonl"), some)
     for task in TASKS:
         all_rows = list(rows(task))
-        write(folder, f"eval-{task}", all_rows[N_TRAIN:])
-        write(folder, f"boxed-{task}", map(boxed, all_rows[N_TRAIN:]))
+        put(f"eval-{task}", all_rows[N_TRAIN:])
+        put(f"boxed-{task}", map(boxed, all_rows[N_TRAIN:]))
         held_out += all_rows[N_TRAIN:]
         train += all_rows[:N_TRAIN]
     questions = {row["messages"][0]["content"] for row in held_out}
     train = [row for row in train if row["messages"][0]["content"] not in questions]    # small numbers come again
     for name, some in (("train", train), ("eval", held_out)):
         random.Random(1).shuffle(some)
-        write(folder, name, some)
-    write(folder, "boxed", map(boxed, train))
-    write(folder, "format", map(shown, train[:N_FORMAT]))
-    write(folder, "calculator", expressions(N_TRAIN, 1))
-    write(folder, "calculator-eval", expressions(N_EVAL, 2))
+        put(name, some)
+    put("boxed", map(boxed, train))
+    put("format", map(shown, train[:N_FORMAT]))
+    put("calculator", expressions(N_TRAIN, 1))
+    put("calculator-eval", expressions(N_EVAL, 2))
 
 
 if __name__ == "__main__":
