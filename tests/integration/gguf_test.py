@@ -5,9 +5,11 @@ import glob
 import hashlib
 import json
 import math
+import mmap
 import os
 import struct
 import subprocess
+import time
 import unittest
 from run_tools import LIMIT, ROLLCALL, ROOT, Task
 
@@ -168,6 +170,20 @@ class Gguf(unittest.TestCase):
         self.assertEqual(self.run_it("generate", "-m", self.file, *args, input=LINES).stdout, want.stdout)
         left = {os.path.basename(p) for p in glob.glob(self.task.path("cache/rollcall/gguf/*.part-*"))}
         self.assertEqual(left, {f"killed.gguf-0123456789abcdef.part-{os.getpid()}"})    # what a killed process left is gone, the other works
+        old = [self.task.path(f"cache/rollcall/gguf/old-{days:02}.gguf-0123456789abcdef") for days in range(10, 0, -1)]    # the oldest first
+        for i, folder in enumerate(old):
+            os.makedirs(folder)
+            with open(os.path.join(folder, "model.safetensors"), "wb") as f:
+                f.write(bytes(4096))
+            os.utime(folder, (time.time() - (10 - i) * 90000,) * 2)
+        os.utime(self.file, (3, 3))
+        with open(os.path.join(old[1], "model.safetensors"), "rb") as f, mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ):    # in use
+            trimmed = self.run_it("generate", "-m", self.file, *args, input=LINES)
+        self.assertEqual(trimmed.stdout, want.stdout)
+        kept = {p for p in glob.glob(self.task.path("cache/rollcall/gguf/*")) if ".part-" not in p}
+        self.assertEqual(len(kept), 8)    # four of today, the one in use, and the newest three of the others
+        self.assertEqual({p for p in old if p in kept}, {old[1], *old[7:]})
+        self.assertIn(f"'{old[0]}' was removed: it was last used 10 days ago", trimmed.stderr)
         self.env.update(HOME="", XDG_CACHE_HOME="relative")
         have = self.run_it("generate", "-m", self.file, *args, input=LINES)
         self.assertNotEqual(have.returncode, 0)

@@ -69,7 +69,8 @@ static void every_form_of_a_row_becomes_ids(UNUSED void **state)
         { "{\"messages\":[{\"role\":\"user\",\"content\":\"[user]hi[assistant] \"}]}", NULL, "[user]hi[assistant] " },
         { "{\"messages\":[{\"role\":\"user\",\"content\":\"[assistant]?\"}]}", NULL, "[user][assistant]?[assistant]" },
         { "{\"messages\":[{\"role\":\"user\",\"content\":\"\"}]}", NULL, "[user][assistant]" },
-        { "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},\"b\"]}]}", NULL, "[user]ab[assistant]" },    // this tokenizer has no line end
+        { "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},\"b\"]}]}", NULL,
+          "[user]ab[assistant]" },    // this tokenizer has no line end
         { "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[]},"
           "{\"role\":\"user\",\"content\":\"b\"}]}",
           NULL, "[user]a[assistant][user]b[assistant]" },
