@@ -14,7 +14,8 @@ enum advantage_form {     // 'advantages'; r: rewards of the group's samples tha
                   // REINFORCE++-baseline, arXiv 2501.03262, section 3.3
 };
 /* Advantage of each sample of a group into adv (n_sample), ADV_BATCH's before its normalisation. Only samples with SCORE_OK count; the
- * others get 0, and so does a group with fewer than two that count, or with equal rewards. */
+ * others get 0, and so does a group with fewer than two that count, or with equal rewards. The paths of a session count as one sample together:
+ * each has its share of the session's weight in mean and spread, so that a session with many does not set the measure for the others. */
 void advantage_group(double *adv, enum advantage_form form, const struct group *g);
 /* Do samples of the group differ in reward (those that count)? */
 bool group_has_spread(const struct group *g);

@@ -35,6 +35,7 @@ struct sample {
     double part[GROUP_PARTS_MAX];    // rewards by part, in the order of the run's reward table; NAN where not given
     float temperature;               // it was drawn at; 0: the group's
     bool adv_zero;                   // its advantage is 0, though its reward counts in the group's mean and spread
+    bool again;                      // another path of the session that the sample before it is of (workers/worker/session.h)
     char reason[48];                 // short rule or failure, e.g. "boxed: equal", "code: time-out"
 };
 struct group {
@@ -74,6 +75,7 @@ void group_free(struct group *g);
 /* What the controller keeps of a returned group, for filters and the metrics of its batch. */
 struct group_summary {
     int64_t n_sample, n_scored, n_truncated, n_tok, n_tok_max;
+    int64_t n_again;                           // further paths of sessions
     int64_t n_left_out, n_timeout, n_error;    // n_sample - n_scored; of these by the verifier's time-out, its failure
     double reward_sum, reward_sum2;            // over scored samples
     int64_t n_format, n_ans;                   // scored samples of which format_acc, ans_acc is known,

@@ -47,8 +47,8 @@ static bool tokens_check(const struct group *g, const struct group_claims *may, 
 static bool own_check(const struct group *g, struct error *err)
 {
     for (int32_t i = 0; i < g->n_sample; i++)
-        if (g->sample[i].temperature != 0 || g->sample[i].adv_zero)
-            return error_set(err, ERR_DATA, "sample %d has a temperature or an advantage of its own", (int)i);
+        if (g->sample[i].temperature != 0 || g->sample[i].adv_zero || g->sample[i].again)
+            return error_set(err, ERR_DATA, "sample %d has a temperature or an advantage of its own, or is of a session", (int)i);
     return (!g->has_adv || error_set(err, ERR_DATA, "it has advantages of its own"))
            && (!g->no_logp || error_set(err, ERR_DATA, "it has no log-probs"));
 }

@@ -79,6 +79,8 @@ void group_write(struct msg_out *m, const struct group *g, const struct group_te
             msg_f64(m, "temperature", (double)s->temperature);
         if (s->adv_zero)
             msg_bool(m, "adv_zero", true);
+        if (s->again)
+            msg_bool(m, "again", true);
         if (texts->sample)
             msg_str(m, "text", texts->sample[i]);
         msg_end(m);
@@ -143,6 +145,7 @@ bool group_summary_read(const struct mval *map, struct group_summary *out, struc
         int64_t n = mval_i64(mval_get(s, "n_tok"), 0);
         sum.n_tok_max = MAX(sum.n_tok_max, n);
         sum.n_truncated += mval_i64(mval_get(s, "finish"), 0) == FINISH_LENGTH;
+        sum.n_again += i > 0 && mval_bool(mval_get(s, "again"), false);
         int64_t score = mval_i64(mval_get(s, "score"), 0);
         if (score != SCORE_OK) {
             sum.n_left_out++;
@@ -235,6 +238,7 @@ struct group *group_read(const struct mval *map, struct error *err)
             memcpy(o->part, p, len);
         o->temperature = (float)mval_f64(mval_get(s, "temperature"), 0);
         o->adv_zero = mval_bool(mval_get(s, "adv_zero"), false);
+        o->again = i > 0 && mval_bool(mval_get(s, "again"), false);
         mval_text(s, "reason", o->reason, sizeof o->reason);
     }
     return g;

@@ -101,7 +101,9 @@ static void advantages_make(struct rollout_view *r, const struct mval *samples, 
     struct group g = { .n_sample = r->n_sample, .sample = sample };
     for (int i = 0; i < r->n_sample; i++) {
         bool scored = !isnan(r->sample[i].reward);
-        sample[i] = (struct sample){ .score = scored ? SCORE_OK : SCORE_NONE, .reward = scored ? r->sample[i].reward : 0 };
+        sample[i] = (struct sample){ .score = scored ? SCORE_OK : SCORE_NONE,
+                                     .reward = scored ? r->sample[i].reward : 0,
+                                     .again = i > 0 && mval_bool(mval_get(mval_at(samples, i), "again"), false) };
     }
     advantage_group(adv, form, &g);
     for (int i = 0; i < r->n_sample; i++)

@@ -103,6 +103,7 @@ const struct metric metrics[METRIC_N] = {
     [M_SCORE_LATENCY_MS] = { "score/latency_ms", "score latency", "ms", CHART_NONE, BY_CONTROLLER, "mean time the verifier worked on each response received since the last step" },
     [M_SCORE_TIMEOUTS] = { "score/timeouts", "score time-outs", "", CHART_NONE, BY_CONTROLLER, "responses left out so far because their verifier ran out of time" },
     [M_SCORE_ERRORS] = { "score/errors", "score errors", "", CHART_NONE, BY_CONTROLLER, "responses left out so far because their verifier failed" },
+    [M_PATHS] = { "harness/paths", "paths", "", CHART_NONE, BY_CONTROLLER, "mean number of paths of a session of the groups consumed since the last step: 1 where each request goes on from the one before; only with a harness" },
     [M_ENV_COUNT] = { "env/count", "environments", "", CHART_NONE, BY_CONTROLLER, "registered environments that take part; this and the following only in a run with environments" },
     [M_ENV_PER_MIN] = { "env/groups_per_min", "env groups", "", CHART_NONE, BY_CONTROLLER, "groups that environments posted in the last minute" },
     [M_ENV_WAITING] = { "env/waiting", "env waiting", "group", CHART_NONE, BY_CONTROLLER, "posted groups that no item has got yet" },

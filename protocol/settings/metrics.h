@@ -123,6 +123,7 @@ enum metric_id {
     M_SCORE_LATENCY_MS,
     M_SCORE_TIMEOUTS,
     M_SCORE_ERRORS,
+    M_PATHS,
     M_ENV_COUNT,
     M_ENV_PER_MIN,
     M_ENV_WAITING,

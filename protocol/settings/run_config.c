@@ -704,6 +704,10 @@ static bool starts_check(struct run_config *c, struct error *err)
         return false;
     if (n > 0 && !c->listen[0])
         snprintf(c->listen, sizeof c->listen, HOSTS_LISTEN);
+    if (c->listen_lent[0] && run_config_harness(c))
+        return error_set(
+            err, ERR_USAGE,
+            "'listen_lent' and a harness do not go together: what a session's program asks is not checked on machines of others");
     if (c->listen_lent[0] && (!c->listen[0] || strcmp(c->listen, c->listen_lent) == 0))
         return error_set(err, ERR_USAGE, "'listen_lent' needs 'listen', at another port: it says where machines join that may only sample");
     return true;

@@ -172,7 +172,7 @@ const struct msg_spec msg_specs[MSG_TYPE_COUNT] = {
                { "adv", KIND_BIN, true, "float32, as token: advantages in place of those from rewards" },
                { "no_logp", KIND_BOOL, true, "it was posted without log-probs: logp is 0, and the trainer takes those of its own weights" },
                { "samples", KIND_LIST, false, "{n_tok, seed, finish, score, reward, format_acc, ans_acc, parts, reason, text, temperature (absent: the group's), "
-                                              "adv_zero (its advantage is 0)}" },
+                                              "adv_zero (its advantage is 0), again (another path of the session that the sample before it is of)}" },
                { "prompt_text", KIND_STR, true, "" },
                { "piece", KIND_BIN, true, "uint16, as token: bytes of its sample's text that the token gave" },
                { "gold", KIND_STR, true, "the right answer: the row's, or as the verifier read it" },

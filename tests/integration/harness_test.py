@@ -180,6 +180,8 @@ print("a word"), print(json.dumps({"reward": good(a) + good(c)}))
             n = trunk["mask"].index(1) + len(turns[0][0])    # the fork has the first turn's ids, and does not learn them again
             self.assertEqual(fork["ids"][:n], trunk["ids"][:n])
             self.assertEqual(set(fork["mask"][:n]), {0})
+        self.assertEqual({s["metrics"]["harness/paths"] for s in run.told("step")}, {3})
+        self.assertEqual({s["metrics"]["train/sampler_trainer_diff"] for s in run.told("step")}, {0})
 
     def test_what_a_program_must_not_do_is_refused_in_words(self):
         probes = self.harness("probes.py", """

@@ -35,7 +35,7 @@ static struct group *group_make(void)
                                     .ans_acc = 1,
                                     .reason = "boxed: equal" };
     g->sample[1] = (struct sample){
-        .first_tok = 2, .n_tok = 3, .finish = FINISH_LENGTH, .score = SCORE_TIMEOUT, .temperature = 0.25f, .adv_zero = true
+        .first_tok = 2, .n_tok = 3, .finish = FINISH_LENGTH, .score = SCORE_TIMEOUT, .temperature = 0.25f, .adv_zero = true, .again = true
     };
     g->score_s = 0.75, g->verify_s = 1.5;
     return g;
@@ -72,6 +72,7 @@ static void what_was_sent_is_what_comes(UNUSED void **state)
     assert_memory_equal(back->adv, g->adv, 5 * sizeof *g->adv);
     assert_true(back->sample[0].temperature == 0 && back->sample[1].temperature == 0.25f);
     assert_true(!back->sample[0].adv_zero && back->sample[1].adv_zero);
+    assert_true(!back->sample[0].again && back->sample[1].again);
     assert_int_equal(sample_n_own(back, 0), 2);
     assert_int_equal(sample_n_own(back, 1), 2);
     assert_memory_equal(&back->temperature, &g->temperature, sizeof g->temperature);
@@ -136,6 +137,7 @@ static struct group *claiming(int n)
     g->no_logp = n == 30;
     g->sample[1].temperature = n == 1 ? 0.5f : 0;
     g->sample[1].adv_zero = n == 2;
+    g->sample[1].again = n == 31;
     g->logp[3] = n == 3 ? -0.1f : 0;    // an environment gave it
     switch (n) {
     case 4: g->logp[0] = NAN; break;
@@ -189,7 +191,7 @@ static void a_group_of_a_lent_machine_claims_no_more_than_it_may(UNUSED void **s
     less[1].n_prompt_max = 2;
     less[2].n_tok_max = 2;
     less[3].n_id = 0;
-    for (int n = 0; n <= 30; n++) {
+    for (int n = 0; n <= 31; n++) {
         struct msg_out m = MSG_OUT_INIT;
         struct msg_in in;
         struct group *g = claiming(n);

@@ -107,6 +107,32 @@ static void a_sample_its_verifier_left_out_counts_nowhere(UNUSED void **state)
     group_free(g);
 }
 
+/* Sessions worth 10, 0 and 4, of which the second has three paths: as if it had one. */
+static void the_paths_of_a_session_count_as_one_sample(UNUSED void **state)
+{
+    static const enum advantage_form forms[] = { ADV_DEVIATION, ADV_POPULATION, ADV_CENTERED, ADV_LEAVE_ONE_OUT };
+    struct group *whole = group_of((double[]){ 10, 0, 4 }, NULL, 3), *paths = group_of((double[]){ 10, 0, 0, 0, 4 }, NULL, 5);
+    double want[3], got[5];
+    paths->sample[2].again = paths->sample[3].again = true;
+    for (size_t i = 0; i < ARRAY_SIZE(forms); i++) {
+        advantage_group(want, forms[i], whole);
+        advantage_group(got, forms[i], paths);
+        for (int k = 0; k < 5; k++)    // sums of thirds
+            assert_true(fabs(got[k] - want[(int[]){ 0, 1, 1, 1, 2 }[k]]) < 1e-14 * 10);
+    }
+    paths->sample[1].reward = 1, paths->sample[2].reward = 2, paths->sample[3].reward = 3;    // each path scored by itself: 2 on average
+    advantage_group(got, ADV_CENTERED, paths);
+    for (int i = 0; i < 5; i++)
+        assert_true(fabs(got[i] - (paths->sample[i].reward - 16.0 / 3)) < 1e-12);
+    for (int i = 0; i < 5; i++)
+        paths->sample[i].again = i > 0;
+    advantage_group(got, ADV_CENTERED, paths);
+    for (int i = 0; i < 5; i++)
+        assert_true(got[i] == 0);    // one session has nothing to compare with
+    group_free(whole);
+    group_free(paths);
+}
+
 static void masks_and_filters_decide_about_whole_samples(UNUSED void **state)
 {
     struct group *g = group_of((double[]){ 10, 0, 0, 0 }, (int64_t[]){ 3, 3, 0, 3 }, G);
@@ -322,6 +348,7 @@ int main(void)
         cmocka_unit_test(advantages_follow_each_form),
         cmocka_unit_test(ppb_is_normalised_over_the_batch),
         cmocka_unit_test(a_sample_its_verifier_left_out_counts_nowhere),
+        cmocka_unit_test(the_paths_of_a_session_count_as_one_sample),
         cmocka_unit_test(masks_and_filters_decide_about_whole_samples),
         cmocka_unit_test(token_weights_follow_each_divisor),
         cmocka_unit_test(rho_is_bounded_by_token_and_by_sample),

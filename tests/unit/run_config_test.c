@@ -640,6 +640,8 @@ static void a_rule_between_settings_names_the_line_of_one_of_them(UNUSED void **
         { { "trainers_per_node", "1", "num_trainers", "2", "listen", "h:1", "checkpoint_path", "/c" }, "make the checkpoint the 'model'" },
         { { "trainers_per_node", "1", "num_trainers", "2", "listen", "h:1", "collective", "local" }, "that is within one machine" },
         { { "environment", "./x" }, "it is 'program:' and the command that answers turns" },
+        { { "environment", "\"harness:\"" }, "or 'harness:' and the command of a program that asks" },
+        { { "environment", "\"harness:./x\"", "listen", "h:1", "listen_lent", "h:2" }, "'listen_lent' and a harness do not go together" },
         { { "reward_type", "environment" }, "but the run has no 'environment'" },
         { { "engine_url", "\"ftp://h\"", "backend", "vllm" }, "it is http://HOST:PORT" },
         { { "engine_url", "\"http://h:1\"" }, "is for 'backend' vllm or sglang" },

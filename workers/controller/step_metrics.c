@@ -46,6 +46,7 @@ static struct seen batch_seen(const struct controller *c, int64_t batch)
         const struct group_summary *g = &item[k]->summary;
         s.sum.n_sample += g->n_sample;
         s.sum.n_scored += g->n_scored;
+        s.sum.n_again += g->n_again;
         s.sum.n_truncated += g->n_truncated;
         s.sum.n_left_out += g->n_left_out;
         s.sum.n_tok += g->n_tok;
@@ -98,6 +99,7 @@ static void batch_metrics(struct controller *c, int64_t batch)
     metric_own(s, M_LENGTH_MAX, (double)sum->n_tok_max);
     metric_own(s, M_TRUNCATED, (double)sum->n_truncated / samples);
     metric_own(s, M_LEFT_OUT, (double)sum->n_left_out / samples);
+    metric_own(s, M_PATHS, run_config_harness(&c->config) ? samples / (samples - (double)sum->n_again) : NAN);
     metric_own(s, M_NO_SPREAD, (double)seen.same / groups);
     metric_own(s, M_FILTERED, (double)seen.filtered / groups);
     metric_own(s, M_GROUPS, (double)seen.n);

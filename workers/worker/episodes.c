@@ -678,7 +678,8 @@ static struct group *sessions_group_make(const struct engine *e, const struct ep
         for (int k = first; k < MAX(n, first + 1); k++) {
             const struct session_path *p = k < n ? session_path(s->session, k) : NULL;
             size_t own = p ? (size_t)(p->n - n_prompt) : 0;
-            g->sample[row++] = sample_make(e, s, at, (int64_t)own);
+            g->sample[row] = sample_make(e, s, at, (int64_t)own);
+            g->sample[row++].again = k > first;
             if (!p)
                 continue;
             memcpy(g->prompt, p->token, (size_t)n_prompt * sizeof *g->prompt);
