@@ -17,7 +17,7 @@ FOLDERS = ("console", "workers", "kernels", "protocol")
 def row_of(kind):
     """The files of the product that the row `kind` of CONTRIBUTING.md's table names."""
     with open(os.path.join(ROOT, "CONTRIBUTING.md"), encoding="utf-8") as f:
-        found = re.search(rf"^\| {re.escape(kind)} \|(.*)\|$", f.read(), re.M)
+        found = re.search(rf"^\| {re.escape(kind)}(?: \([^|]*\))? \|(.*)\|$", f.read(), re.M)
     if not found:
         raise AssertionError(f"CONTRIBUTING.md has no row '{kind}'")
     return [name for name in re.findall(r"`([^` ]+)`", found[1]) if name.startswith(FOLDERS) and name.endswith((".c", ".h"))]

@@ -10,6 +10,7 @@ import subprocess
 import unittest
 import grow
 import tiny_model
+from run_tools import ROLLCALL
 
 REWARD = r'''
 /* One for each vowel. */
@@ -77,6 +78,44 @@ static bool grown_cmd(int argc, char **argv, struct error *err)
 
 const struct subcommand grown_subcommand = { "grown", grown_cmd, "a command that was added" };
 '''
+RUN_FORM = r'''
+#include <stdio.h>
+#include "workers/engine/pass/run_impl.h"
+
+static struct run_form form;
+
+static bool grown_forward(struct model_run *r, const struct pass *p, struct error *err)
+{
+    fputs("a pass of a form that was added\n", stderr);
+    return run_one.forward(r, p, err);
+}
+
+const struct run_form *run_grown(void)
+{
+    form = run_one;
+    form.forward = grown_forward;
+    return &form;
+}
+'''
+WEIGHTS_FORM = r'''
+#include <stdio.h>
+#include "workers/engine/model/model_impl.h"
+
+static struct weights_form form;
+
+static const struct layer_w *grown_layer(const struct model *m, int64_t l)
+{
+    fputs("weights of a form that was added\n", stderr);
+    return weights_whole.layer(m, l);
+}
+
+const struct weights_form *weights_grown(void)
+{
+    form = weights_whole;
+    form.layer = grown_layer;
+    return &form;
+}
+'''
 # Kind of row: what a script changes.
 EDITS = {
     "algorithm": {
@@ -114,6 +153,16 @@ EDITS = {
              "static bool greet_begin(UNUSED struct controller *c, UNUSED struct order *o, UNUSED const struct mval *args, struct effect *effect,\n"
              "                        UNUSED struct error *err)\n{\n    return buf_str(&effect->text, \"hello\");\n}\n\n/* ---- all of them ---- */\n"),
             ('    { "revert", revert_begin, NULL },\n', '    { "greet", greet_begin, NULL },\n    { "revert", revert_begin, NULL },\n')],
+    },
+    "form of a run": {
+        "workers/engine/pass/run_NAME.c": RUN_FORM,
+        "workers/engine/pass/run_impl.h": [("extern const struct run_form run_one,", "const struct run_form *run_grown(void);\nextern const struct run_form run_one,")],
+        "workers/engine/pass/run.c": [("&run_team : &run_one;", "&run_team : run_grown();")],
+    },
+    "form of weights": {
+        "workers/engine/model/NAME.c": WEIGHTS_FORM,
+        "workers/engine/model/model_impl.h": [("void weights_form_set(struct model *m);", "const struct weights_form *weights_grown(void);\nvoid weights_form_set(struct model *m);")],
+        "workers/engine/model/whole.c": [("m->weights  ? &weights_whole", "m->weights  ? weights_grown()")],
     },
     "subcommand": {
         "console/NAME_cmd.c": SUBCOMMAND,
@@ -180,6 +229,16 @@ class Rows(unittest.TestCase):
 
     def test_a_command_is_listed(self):
         self.assertRegex(self.grown.ask("ctl", "--help"), r"\n  greet +a command that was added\n")
+
+    def test_forms_of_runs_and_of_weights_compute_the_same(self):
+        folder = self.grown.path("computed")
+        tiny_model.write(folder)
+        words = ("generate", "--model", folder, "--json", "--max-new-tokens", "8", "--seed", "3", "--threads", "1")
+        want = subprocess.run([ROLLCALL, *words], input='{"prompt": "a b"}\n', capture_output=True, text=True, check=True)
+        got = subprocess.run([self.grown.program, *words], input='{"prompt": "a b"}\n', capture_output=True, text=True, check=True)
+        self.assertEqual(got.stdout, want.stdout)
+        self.assertIn("a pass of a form that was added\n", got.stderr)
+        self.assertIn("weights of a form that was added\n", got.stderr)
 
     def test_a_subcommand_is_listed_and_runs(self):
         self.assertRegex(self.grown.ask("--help"), r"\n  grown +a command that was added\n")
