@@ -119,6 +119,16 @@ class Launch(RunCase):
         self.assertIn("--inferencers 2", words)
         self.assertNotIn(text_of(os.path.join(run.dir, "sock/join")).strip(), words)
 
+    def test_a_host_that_does_not_bring_its_trainers_is_one_alert_of_ssh_and_one_of_the_run(self):
+        run = Run(self.task, "away", self.task.run_file("away.yaml", hosts="away", listen=f"0.0.0.0:{free_port()}", num_trainers=2,
+                  trainers_per_node=1, slow_s=0.2, stuck_s=60, heartbeat_s=0.1, join_timeout_s=3), ["--max-steps", "2"], env=self.env)
+        self.addCleanup(run.kill)
+        self.assertEqual(run.wait()[0], 1, run.logs())
+        alerts = [line for line in self.ok(run, "events").splitlines() if "not come" in line and " alert" in line]
+        self.assertEqual(len(alerts), 2, "\n".join(alerts))
+        self.assertIn("the run goes on without it once all trainers are here", "".join(alerts))
+        self.assertIn("trainer 1 of another node has not come; these of 'hosts' have not joined: away", "".join(alerts))
+
     def test_a_refused_job_leaves_nothing_and_each_error_says_what_to_do(self):
         cases = ((dict(REFUSE="1"), ("nodes=2", "partition=nowhere"), 1, "invalid partition specified: nowhere; change nodes="),
                  (dict(PATH="/nonexistent"), ("nodes=2",), 1, "no 'sbatch' on this machine's PATH; run this on a login node"),

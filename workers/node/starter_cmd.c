@@ -85,7 +85,7 @@ static bool ssh_start(struct starter *s, struct remote *r, struct error *err)
     buf_release(&command);
     close(end[0]);
     ssize_t n = rv == 0 ? write(end[1], s->token, strlen(s->token)) : 0;    // 65 bytes into an empty pipe: it does not block
-    if (rv == 0 && n > 0) {
+    if (rv == 0 && (n > 0 || errno == EPIPE)) {                             // a broken pipe: it has ended already, and ssh_ended says how
         r->in = end[1];
         r->started_ms = clock_ms();
         log_info("node '%s' is started over ssh on '%s', pid %d", r->host.node, r->host.target, (int)r->pid);
@@ -97,14 +97,15 @@ static bool ssh_start(struct starter *s, struct remote *r, struct error *err)
     return error_errno(err, "cannot run 'ssh'");
 }
 
-static void event_make(struct remote *r, const char *how)
+static void event_make(const struct starter *s, struct remote *r, const char *how)
 {
     struct error err;
     char text[500];
     snprintf(text, sizeof text,
              "node '%s' does not come: ssh to '%s' %s; RUN/logs/starter.log has what it printed; it is tried again, and the run goes on "
-             "without it",
-             r->host.node, r->host.target, how);
+             "without it%s",
+             r->host.node, r->host.target, how,
+             s->config.num_trainers > run_config_trainers_here(&s->config) ? " once all trainers are here" : "");
     log_warn("%s", text);
     r->told = true;
     if (r->event.buf.len)
@@ -120,7 +121,7 @@ static void event_make(struct remote *r, const char *how)
         msg_release(&r->event);
 }
 
-static void ssh_ended(struct remote *r, int raw)
+static void ssh_ended(const struct starter *s, struct remote *r, int raw)
 {
     char how[80];
     int64_t lived = clock_ms() - r->started_ms;
@@ -140,7 +141,7 @@ static void ssh_ended(struct remote *r, int raw)
         r->next_ms = INT64_MAX;
     log_info("ssh to '%s' %s", r->host.target, how);
     if (!left && !r->told)
-        event_make(r, how);
+        event_make(s, r, how);
 }
 
 static void remote_tick(struct starter *s, int i)
@@ -149,12 +150,12 @@ static void remote_tick(struct starter *s, int i)
     struct remote *r = &s->remote[i];
     int raw;
     if (r->pid && waitpid(r->pid, &raw, WNOHANG) == r->pid)
-        ssh_ended(r, raw);
+        ssh_ended(s, r, raw);
     if (!r->pid && clock_ms() >= r->next_ms && !ssh_start(s, r, &err)) {
         r->pause_ms = PAUSE_MAX_MS;
         r->next_ms = clock_ms() + r->pause_ms;
         if (!r->told)
-            event_make(r, err.text);
+            event_make(s, r, err.text);
     }
     if (r->event.buf.len && !r->event_open)
         r->event_open = peer_ask(s->controller, &r->event, 5000, (uint64_t)i + 1, &err);
