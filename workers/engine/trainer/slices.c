@@ -55,11 +55,12 @@ struct placing {
 static bool slice_place(void *ctx, int rank, struct error *err)
 {
     const struct placing *p = ctx;
-    return trainer_weights_place(team_slice(p->m, rank), p->set, err);
+    return here_place(team_slice(p->m, rank), p->set, err);
 }
-bool slices_weights_place(struct model *m, const struct trainer_settings *s, struct error *err)
+/* First all slices get memory, then they are filled. */
+static bool slices_place(struct model *m, const struct trainer_settings *s, struct error *err)
 {
-    return model_team_call(m, slice_place, &(struct placing){ m, s }, err);
+    return model_team_call(m, slice_place, &(struct placing){ m, s }, err) && model_weights_take(m, err);
 }
 
 static bool slices_new(struct trainer *t, struct error *err)
@@ -498,7 +499,8 @@ static bool slices_norm_all(struct trainer *t, struct error *err)
     return slices_norm(t, false, err);
 }
 
-const struct state_form state_sliced = { .open = slices_new,
+const struct state_form state_sliced = { .place = slices_place,
+                                         .open = slices_new,
                                          .close = slices_free,
                                          .grad_clear = slices_grad_clear,
                                          .grad_get = slices_grad_get,

@@ -407,7 +407,8 @@ static bool here_blend(struct trainer *t, double share, struct error *err)
     return reference_blend(t, t->ref, share, err);
 }
 
-const struct state_form state_here = { .open = here_open,
+const struct state_form state_here = { .place = here_place,
+                                       .open = here_open,
                                        .close = here_close,
                                        .grad_clear = here_grad_clear,
                                        .grad_get = here_grad_get,

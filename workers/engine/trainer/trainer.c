@@ -155,7 +155,7 @@ struct trainer *trainer_new(struct model *model, struct model *ref, const struct
     t->m = model;
     t->ref = ref;
     t->set = *s;
-    t->form = model_is_sliced(model) ? &state_sliced : &state_here;
+    t->form = state_form_of(model);
     t->dev = model_device(model);
     t->n_flat = model_n_flat(model);
     t->set.n_rank = MAX(s->n_rank, 1);

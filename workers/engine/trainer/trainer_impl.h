@@ -43,7 +43,9 @@ struct trainer {
     // weights.
     int64_t update;
     struct trainer_parts p;
-    int64_t *piece_mem;      // one piece of memory for the arrays of p
+    int64_t *piece_mem;    // one piece of memory for the arrays of p
+    void *owned[8];        // (n_owned) device memory of its own among what follows
+    size_t n_owned;
     float *grad;             // device: (n_flat), or from zero_stage 2 on (n_slot, slot_n)
     struct model_grad to;    // where backward passes add
     struct mem_handle share_handle, host_handle;
@@ -137,6 +139,7 @@ MUST_USE bool state_new(struct trainer *t, struct error *err);
 MUST_USE bool grad_new(struct trainer *t, struct error *err);
 void update_release(struct trainer *t);
 /* Where the trainer has all of its model: the steps of state_here. */
+MUST_USE bool here_place(struct model *m, const struct trainer_settings *s, struct error *err);
 MUST_USE bool here_grad_clear(struct trainer *t, struct error *err);
 MUST_USE bool here_norm(struct trainer *t, struct error *err);
 MUST_USE bool here_run(struct trainer *t, const struct trainer_hyper *h, struct error *err);
@@ -159,6 +162,7 @@ int64_t update_grad_n(const struct model *m, const struct trainer_settings *s);
  * (state_here, state.c), or each device of a cut model has those of its slice (state_sliced,
  * slices.c). */
 struct state_form {
+    bool (*place)(struct model *m, const struct trainer_settings *s, struct error *err);    // trainer_weights_place
     bool (*open)(struct trainer *t, struct error *err);
     void (*close)(struct trainer *t);    // fine after a failed open
     bool (*grad_clear)(struct trainer *t, struct error *err);
@@ -183,10 +187,10 @@ struct state_form {
     bool (*blend)(struct trainer *t, double share, struct error *err);
 };
 extern const struct state_form state_here, state_sliced;
+const struct state_form *state_form_of(const struct model *m);
 
 /* slices.c */
 int64_t slices_stage_n(const struct model *m);
-MUST_USE bool slices_weights_place(struct model *m, const struct trainer_settings *s, struct error *err);
 /* Sums of squares. own: of the pieces that this rank makes among several, else of all pieces. */
 MUST_USE bool slices_norm(struct trainer *t, bool own, struct error *err);
 

@@ -110,15 +110,23 @@ size_t trainer_weight_bytes(const struct model *m, const struct trainer_settings
     return trainer_keeps_shards(m, s) ? model_kept_bytes(m, own_max(m, s->n_rank)) : held - sampled;
 }
 
+const struct state_form *state_form_of(const struct model *m)
+{
+    return model_is_sliced(m) ? &state_sliced : &state_here;
+}
+
 bool trainer_weights_place(struct model *m, const struct trainer_settings *s, struct error *err)
+{
+    return state_form_of(m)->place(m, s, err);
+}
+
+bool here_place(struct model *m, const struct trainer_settings *s, struct error *err)
 {
     int n = model_n_piece(m);
     if (model_keeps_shards(m))
         return true;
     if (!own_only(s))
         return model_weights_take(m, err);
-    if (model_is_sliced(m))    // first all of them get memory, then they are filled
-        return slices_weights_place(m, s, err) && model_weights_take(m, err);
     if (!trainer_keeps_shards(m, s))
         return model_share(m, err) != NULL;
     int64_t *table = calloc(3 * (size_t)n, sizeof *table), at = 0;
@@ -304,16 +312,26 @@ static void share_walk(struct trainer *t, char *base)
     p->share_bytes = at;
 }
 
+/* Memory of the device that is t's until update_release. */
+static void *own_new(struct trainer *t, size_t size_bytes, const char *what, struct error *err)
+{
+    BUG_IF(t->n_owned == ARRAY_SIZE(t->owned), "%s in more pieces of memory than a trainer has", what);
+    void *p = mem_new(t->dev, size_bytes, what, err);
+    if (p)
+        t->owned[t->n_owned++] = p;
+    return p;
+}
+
 bool grad_new(struct trainer *t, struct error *err)
 {
     struct trainer_parts *p = &t->p;
     if (!several(&t->set)) {
-        p->norm_part = mem_new(t->dev, (size_t)t->n_sumsq * sizeof *p->norm_part, "gradient norm", err);
-        p->sum = t->grad = p->norm_part ? mem_new(t->dev, (size_t)t->n_flat * 4, "gradient", err) : NULL;
+        p->norm_part = own_new(t, (size_t)t->n_sumsq * sizeof *p->norm_part, "gradient norm", err);
+        p->sum = t->grad = p->norm_part ? own_new(t, (size_t)t->n_flat * 4, "gradient", err) : NULL;
         if (!t->grad || !here_grad_clear(t, err))
             return false;
         if (grouped(&t->set))    // backward passes add where ranks.h says
-            return (p->grad = mem_new(t->dev, (size_t)t->n_flat * 4, "gradient of a group", err)) != NULL;
+            return (p->grad = own_new(t, (size_t)t->n_flat * 4, "gradient of a group", err)) != NULL;
         t->to.flat = t->grad;
         return true;
     }
@@ -322,12 +340,12 @@ bool grad_new(struct trainer *t, struct error *err)
         return false;
     share_walk(t, p->share);
     p->share_handle = &t->share_handle;
-    if (t->own_only && !(t->grad = mem_new(t->dev, (size_t)update_grad_n(t->m, &t->set) * 4, "gradient", err)))
+    if (t->own_only && !(t->grad = own_new(t, (size_t)update_grad_n(t->m, &t->set) * 4, "gradient", err)))
         return false;
     p->grad = t->grad;
     p->n_slot = t->set.zero_stage >= 2 && !grouped(&t->set) ? GRAD_SLOTS : 0;
     p->slot_n = slot_n(t->m, &t->set);
-    return t->of_team || (p->sum = mem_new(t->dev, (size_t)own_max(t->m, t->set.n_rank) * 4, "sum of the gradients", err)) != NULL;
+    return t->of_team || (p->sum = own_new(t, (size_t)own_max(t->m, t->set.n_rank) * 4, "sum of the gradients", err)) != NULL;
 }
 
 bool here_grad_clear(struct trainer *t, struct error *err)
@@ -408,7 +426,7 @@ static bool host_state_new(struct trainer *t, const char *const what[STATE_N], s
     float *at = NULL;
     if (each == 0)
         return true;
-    if (!(t->stage = mem_new(t->dev, t->stage_bytes, "the stage of the optimizer's state", err)))
+    if (!(t->stage = own_new(t, t->stage_bytes, "the stage of the optimizer's state", err)))
         return false;
     if (t->own_only) {
         p->host_bytes = (size_t)(STATE_N - !t->own_master) * each;
@@ -454,7 +472,7 @@ bool state_new(struct trainer *t, struct error *err)
                                          : trainer_moments_bytes(t->m, &t->set, t->n_dev, (enum trainer_state_kind)k);
         if (bytes == 0 && t->set.optimizer == OPTIMIZER_ADAFACTOR)
             continue;
-        TRY(t->state[k] || (t->state[k] = mem_new(t->dev, bytes, what[k], err)) != NULL);
+        TRY(t->state[k] || (t->state[k] = own_new(t, bytes, what[k], err)) != NULL);
         TRY(dev_state_init(t, (enum trainer_state_kind)k, err));
         TRY(!t->host_state[k] || host_state_init(t, (enum trainer_state_kind)k, err));
     }
@@ -466,22 +484,10 @@ out:
 void update_release(struct trainer *t)
 {
     struct trainer_parts *p = &t->p;
-    bool shared = several(&t->set);
-    mem_free(t->dev, t->stage);
-    if (shared && !t->of_team)
-        mem_free(t->dev, p->sum);
-    if (!shared) {    // whose sum is t->grad
-        mem_free(t->dev, p->norm_part);
-        mem_free(t->dev, p->grad);
-    }
-    if (!shared || t->own_only)
-        mem_free(t->dev, t->grad);
-    for (int k = 0; k < STATE_N; k++) {
-        if (!t->own_only && (k != STATE_MASTER || t->own_master))
-            mem_free(t->dev, t->state[k]);
-        if (!p->host)
-            host_free(t->dev, t->host_state[k]);
-    }
+    while (t->n_owned > 0)
+        mem_free(t->dev, t->owned[--t->n_owned]);
+    for (int k = 0; k < STATE_N && !p->host; k++)
+        host_free(t->dev, t->host_state[k]);
     host_share_free(t->dev, p->host, p->host_bytes, &t->host_handle);
     if (p->share)
         mem_share_free(t->dev, p->share, p->share_bytes, &t->share_handle);
