@@ -225,7 +225,7 @@ const struct msg_spec msg_specs[MSG_TYPE_COUNT] = {
         NO_FIELDS },
     [MSG_SCORE] = { "score", "worker", "scorer", "score the completions of one prompt with the run's reward",
         FIELDS({ "row", KIND_STR, false, "the dataset's line, JSON" },
-               { "samples", KIND_LIST, false, "{text, n_tok, finish: 0 stop, 1 length, tool_ok: a tool was called and no call failed; of a run with an environment its reward and ans_acc}" },
+               { "samples", KIND_LIST, false, "{text, n_tok, finish: 0 stop, 1 length, tool_ok: a tool was called and no call failed; of a run with an environment its reward and ans_acc, and the transcript: all that the model read and drew}" },
                { "max_new_tokens", KIND_I64, true, "value they were sampled with, for the length rules; absent: the run's first value" },
                { "eval", KIND_BOOL, true, "score as evaluation does: no length rules" },),
         FIELDS({ "results", KIND_LIST, false, "as samples: {score: 1 ok, left out because the verifier 2 cannot tell, 3 ran out "

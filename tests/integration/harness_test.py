@@ -162,11 +162,15 @@ def after(more): return start + [{"role": "assistant", "content": a}, {"role": "
 b = said(after("two"))
 c = said([{"role": "user", "content": "all in short"}])    # another beginning
 d = said(after("other"), stream=False)                     # goes on from the first turn
+assert post("/v1/completions", {"prompt": "a text"})[0] == 200    # begins with no token of the others: left out
 print("a word"), print(json.dumps({"reward": good(a) + good(c)}))
 """)
         run = self.whole(environment=paths, max_turns=8)
         rows = self.tool("rollouts", run.dir, "--ids")
-        self.assertEqual(len(rows), STEPS * 4 * 2 * 3)
+        left = [r for r in rows if not r["scored"]]
+        self.assertEqual({(r["reason"], len(r["ids"])) for r in left}, {("harness: begins with another token", 0)})
+        rows = [r for r in rows if r["scored"]]
+        self.assertEqual((len(rows), len(left)), (STEPS * 4 * 2 * 3, STEPS * 4 * 2))
         model = self.task.path("model")
         first = [r for r in rows if r["version"] == 0]
         ask = [{"ids": r["prompt_ids"] + r["ids"], "prompt_len": len(r["prompt_ids"]), "temperature": r["temperature"]} for r in first]
@@ -180,8 +184,22 @@ print("a word"), print(json.dumps({"reward": good(a) + good(c)}))
             n = trunk["mask"].index(1) + len(turns[0][0])    # the fork has the first turn's ids, and does not learn them again
             self.assertEqual(fork["ids"][:n], trunk["ids"][:n])
             self.assertEqual(set(fork["mask"][:n]), {0})
-        self.assertEqual({s["metrics"]["harness/paths"] for s in run.told("step")}, {3})
+        self.assertEqual({s["metrics"]["harness/paths"] for s in run.told("step")}, {4})
         self.assertEqual({s["metrics"]["train/sampler_trainer_diff"] for s in run.told("step")}, {0})
+
+    def test_a_reward_program_may_judge_the_transcript(self):
+        asks = self.harness("unpaid.py", "play()\n")
+        judge = "program:" + self.program("judge.py", """import json, sys
+for line in sys.stdin:
+    q = json.loads(line)
+    reward = q.get("transcript", "").count("assistant\\n") + ("environment" in q) / 2
+    print(json.dumps({"id": q["id"], "reward": reward}), flush=True)
+""")
+        run = self.whole(environment=asks, reward_type=judge, steps=1)
+        for r in self.tool("rollouts", run.dir, "--ids"):
+            turns = len("".join(map(str, r["mask"])).strip("0").replace("0", " ").split())
+            if 0 not in r["ids"]:    # a text ends at the byte 0
+                self.assertEqual(r["reward"], turns + 0.5)
 
     def test_what_a_program_must_not_do_is_refused_in_words(self):
         probes = self.harness("probes.py", """

@@ -103,6 +103,8 @@ static struct score_job *job_read(const struct mval *root, struct error *err)
             return NULL;
         }
         text_bytes += len + 1;
+        if (mval_str(mval_get(mval_at(samples, i), "transcript"), &len))
+            text_bytes += len + 1;
     }
     struct score_job *job = job_new(n, text_bytes);
     if (!job) {
@@ -139,6 +141,13 @@ static struct score_job *job_read(const struct mval *root, struct error *err)
             .environment_acc = (float)mval_f64(mval_get(sample, "ans_acc"), 0),
         };
         text += len + 1;
+        if ((from = mval_str(mval_get(sample, "transcript"), &len))) {
+            memcpy(text, from, len);
+            text[len] = 0;
+            job->in[i].transcript = text;
+            job->in[i].transcript_len = len;
+            text += len + 1;
+        }
     }
     return job;
 }

@@ -638,17 +638,35 @@ static int first_path(const struct episode_item *it, const struct episode *s)
     return it->item >= EVAL_ITEM_BASE && n > 0 ? n - 1 : 0;
 }
 
+/* The first path of all; NULL: no session has one. */
+static const struct session_path *path_of_all(const struct episode_item *it)
+{
+    for (int32_t i = 0; i < it->n_sample; i++)
+        if (session_n_path(it->sample[i].session) > 0)
+            return session_path(it->sample[i].session, first_path(it, &it->sample[i]));
+    return NULL;
+}
+
+/* Path k of the session, when it can be a sample: a group's samples share a beginning, of one token at least. NULL: it cannot, or there is
+ * none. */
+static const struct session_path *path_of(const struct episode_item *it, const struct episode *s, int k)
+{
+    const struct session_path *p = k < session_n_path(s->session) ? session_path(s->session, k) : NULL;
+    return p && p->token[0] == path_of_all(it)->token[0] ? p : NULL;
+}
+
 /* How many tokens all paths begin with, before any was drawn. */
 static int64_t prompt_shared(const struct episode_item *it)
 {
-    const struct session_path *one = NULL;
-    int64_t n = 0;
+    const struct session_path *one = path_of_all(it);
+    int64_t n = one ? one->n_first : 0;
     for (int32_t i = 0; i < it->n_sample; i++)
         for (int k = first_path(it, &it->sample[i]); k < session_n_path(it->sample[i].session); k++) {
-            const struct session_path *p = session_path(it->sample[i].session, k);
+            const struct session_path *p = path_of(it, &it->sample[i], k);
             int64_t same = 0;
-            n = one ? MIN(n, p->n_first) : p->n_first;
-            one = one ? one : p;
+            if (!p)
+                continue;
+            n = MIN(n, p->n_first);
             while (same < n && p->token[same] == one->token[same])
                 same++;
             n = same;
@@ -656,7 +674,8 @@ static int64_t prompt_shared(const struct episode_item *it)
     return n;
 }
 
-/* The group of an item's sessions: a sample for each path, and one without tokens for a session that has none. */
+/* The group of an item's sessions: a sample for each path. A session without one, and a path that begins with another token than the others,
+ * are samples without tokens that are left out. */
 static struct group *sessions_group_make(const struct engine *e, const struct episode_item *it, struct error *err)
 {
     int64_t n_tok = 0, at = 0, n_prompt = prompt_shared(it);
@@ -666,7 +685,7 @@ static struct group *sessions_group_make(const struct engine *e, const struct ep
         int n = session_n_path(s->session), first = first_path(it, s);
         n_sample += MAX(n - first, 1);
         for (int k = first; k < n; k++)
-            n_tok += session_path(s->session, k)->n - n_prompt;
+            n_tok += path_of(it, s, k) ? path_of(it, s, k)->n - n_prompt : 0;
     }
     struct group *g = group_new(n_prompt, n_sample, n_tok, err);
     if (!g)
@@ -676,10 +695,15 @@ static struct group *sessions_group_make(const struct engine *e, const struct ep
         const struct episode *s = &it->sample[i];
         int n = session_n_path(s->session), first = first_path(it, s);
         for (int k = first; k < MAX(n, first + 1); k++) {
-            const struct session_path *p = k < n ? session_path(s->session, k) : NULL;
+            const struct session_path *p = path_of(it, s, k);
             size_t own = p ? (size_t)(p->n - n_prompt) : 0;
-            g->sample[row] = sample_make(e, s, at, (int64_t)own);
-            g->sample[row++].again = k > first;
+            struct sample *sample = &g->sample[row++];
+            *sample = sample_make(e, s, at, (int64_t)own);
+            sample->again = k > first;
+            if (!p && sample->score == SCORE_NONE) {
+                sample->score = SCORE_LEFT_OUT;
+                snprintf(sample->reason, sizeof sample->reason, "harness: begins with another token");
+            }
             if (!p)
                 continue;
             memcpy(g->prompt, p->token, (size_t)n_prompt * sizeof *g->prompt);

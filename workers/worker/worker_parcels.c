@@ -55,6 +55,7 @@ static void parcel_free(struct worker_process *w, struct parcel *p)
 static void parcel_score_make(struct parcel *p, bool environment)
 {
     const struct report *r = p->report;
+    struct buf transcript = BUF_INIT;
     msg_begin(&p->msg, MSG_SCORE);
     msg_str(&p->msg, "row", r->row);
     msg_i64(&p->msg, "max_new_tokens", r->group->max_new_tok);
@@ -67,12 +68,18 @@ static void parcel_score_make(struct parcel *p, bool environment)
         msg_i64(&p->msg, "n_tok", r->group->sample[i].n_tok);
         msg_i64(&p->msg, "finish", r->group->sample[i].finish);
         if (environment) {
+            buf_clear(&transcript);
+            buf_str(&transcript, r->prompt_text);
+            buf_str(&transcript, r->text[i]);
+            msg_str(&p->msg, "transcript", buf_text(&transcript));
+            p->msg.buf.failed |= transcript.failed;
             msg_f64(&p->msg, "reward", r->group->sample[i].reward);
             msg_f64(&p->msg, "ans_acc", (double)r->group->sample[i].ans_acc);
         }
         msg_end(&p->msg);
     }
     msg_end(&p->msg);
+    buf_release(&transcript);
 }
 
 static void parcel_turn_make(const struct worker_process *w, struct parcel *p)

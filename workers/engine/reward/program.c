@@ -4,7 +4,8 @@
  *     out  {"id": 7, "reward": 0.5, "format_acc": 1, "ans_acc": 0, "rule": "a word on why"}
  *     or   {"id": 7, "error": "why there is no score"}
  *     or   {"id": 7, "scope": "group"}
- * n_tok and finish are absent when unknown; a run with an environment adds "environment": {"reward": 4.5, "ans_acc": 1}. An answer needs
+ * n_tok and finish are absent when unknown; a run with an environment adds "environment": {"reward": 4.5, "ans_acc": 1} and "transcript",
+ * the whole conversation, of which the response is the last turn. An answer needs
  * only id and reward; true and false count as 1 and 0. An error, or no answer within the time limit, leaves the sample out of the group.
  *
  * The last answer, given to the very first question, asks for all responses of a prompt at once. From then on:
@@ -37,16 +38,26 @@ struct program {
     } scope;
 };
 
-/* The response as members of an object. False: it is not UTF-8 (or there is no memory), so that JSON cannot hold it. */
-static bool response_add(struct buf *b, const struct reward_input *in)
+/* Append "key":"text". False: it is not UTF-8 (or there is no memory), so that JSON cannot hold it. */
+static bool text_add(struct buf *b, const char *key, const char *s, size_t len)
 {
-    json_t *text = json_stringn(in->response, in->response_len);
+    json_t *text = json_stringn(s, len);
     char *quoted = text ? json_text_dump(text, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
     json_decref(text);
     if (!quoted)
         return false;
-    buf_fmt(b, "\"response\":%s", quoted);
+    buf_fmt(b, "\"%s\":%s", key, quoted);
     free(quoted);
+    return true;
+}
+
+/* The response as members of an object. False as text_add. */
+static bool response_add(struct buf *b, const struct reward_input *in)
+{
+    if (!text_add(b, "response", in->response, in->response_len))
+        return false;
+    if (in->transcript && !(buf_char(b, ',') && text_add(b, "transcript", in->transcript, in->transcript_len)))
+        return false;
     if (in->has_length && in->n_tok >= 0)
         buf_fmt(b, ",\"n_tok\":%" PRId64, in->n_tok);
     if (in->has_length)

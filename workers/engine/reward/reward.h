@@ -33,8 +33,10 @@ struct test_results {
 struct reward_input {
     const char *response;    // the completion's text, UTF-8, response_len bytes, followed by a NUL; without the end token
     size_t response_len;
-    const json_t *row;    // the dataset's line: gt_answer, test_cases, ...; borrowed
-    bool has_length;      // finish is known, and n_tok unless it is -1: length rules apply
+    const char *transcript;    // of a run with an environment: all that the model read and drew, as its template writes it, UTF-8,
+    size_t transcript_len;     // transcript_len bytes; NULL: there is none
+    const json_t *row;         // the dataset's line: gt_answer, test_cases, ...; borrowed
+    bool has_length;           // finish is known, and n_tok unless it is -1: length rules apply
     int64_t n_tok;
     enum finish_reason finish;
     int64_t max_new_tok;          // limit it was sampled with; 0: reward_config's
