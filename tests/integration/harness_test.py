@@ -227,7 +227,7 @@ print(json.dumps({"reward": s["sample"]}))
 """)
         run = self.whole(environment=probes, max_turns=8, steps=1)
         rows = self.tool("rollouts", run.dir)
-        self.assertEqual({(r["scored"], r["reason"]) for r in rows}, {(True, "environment")}, run.logs())
+        self.assertEqual({(r["scored"], r["reason"]) for r in rows}, {(True, "environment"), (False, "harness: begins with another token")}, run.logs())
         with open(os.path.join(run.dir, "logs", "scorer.log")) as f:
             self.assertNotIn("rc-", f.read())    # a key
 

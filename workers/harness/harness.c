@@ -553,6 +553,11 @@ static void session_go(struct harness *h, struct session *s)
             requests_serve(h, s);
         }
     }
+    if (s->asked && s->state == SESSION_RUNS && !s->fresh && s->flight_ask[0]) {    // its answer was lost
+        json_t *q = json_array_get(s->request, (size_t)s->n_reply);
+        if (json_is_object(q))
+            session_tell(h, s, json_pack("{s:O}", "request", q));
+    }
     if (s->asked && s->state == SESSION_OVER)
         end_tell(h, s);
     clock_mind(s);
@@ -760,6 +765,11 @@ static void turn_take(struct harness *h, struct turn_job *job)
     if (!s) {
         job->answer.state = SCORE_ERROR;
         snprintf(job->answer.reason, sizeof job->answer.reason, "harness: no room for a session");
+        job_finish(h, job);
+        return;
+    }
+    if (!s->fresh && t->n_text < s->n_reply) {    // an older question that came twice: the worker has its answer and never goes back
+        job->answer.later = true;
         job_finish(h, job);
         return;
     }
