@@ -17,7 +17,9 @@ static struct reward_output score(const struct reward_config *config, const char
     struct reward *r = reward_new(config, &err);
     assert_non_null(r);
     json_t *row = gold ? json_pack("{s:s}", "gt_answer", gold) : json_object();
-    struct reward_input in = { response, strlen(response), row, n_tok >= 0, n_tok, finish };
+    struct reward_input in = {
+        .response = response, .response_len = strlen(response), .row = row, .has_length = n_tok >= 0, .n_tok = n_tok, .finish = finish
+    };
     struct reward_output out;
     reward_score(r, &in, &out, 1);
     json_decref(row);

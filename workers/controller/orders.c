@@ -5,6 +5,7 @@
 #include <unistd.h>
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
+#include "protocol/base/json_text.h"
 #include "protocol/base/log.h"
 #include "workers/controller/controller.h"
 #include "workers/controller/dropping.h"
@@ -141,7 +142,7 @@ static bool note_begin(UNUSED struct controller *c, UNUSED struct order *o, cons
         return error_set(err, ERR_USAGE, "'note' needs a text");
     buf_fmt(&effect->text, "note: %s", text);
     json_t *facts = json_pack("{s:s}", "note", text);
-    effect->detail = facts ? json_dumps(facts, JSON_COMPACT) : NULL;    // NULL: the text says it
+    effect->detail = facts ? json_text_dump(facts, JSON_COMPACT) : NULL;    // NULL: the text says it
     json_decref(facts);
     return true;
 }
