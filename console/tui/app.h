@@ -87,8 +87,8 @@ struct app {
     int n_history;
     char flash[320];    // the newest message
     enum role flash_role;
-    int64_t flash_ns;    // when
-    int64_t now_ns;      // of the newest key, news or tick
+    int64_t flash_ns;         // when
+    int64_t now_ns;           // of the newest key, news or tick
     struct last_look look;    // this person's last one before this console, with has_look
     bool has_look;
     int64_t heard;       // the newest event that was looked at; 0: none yet

@@ -178,7 +178,8 @@ static bool folder_check(const char *kind, const char *what, const char *value, 
     size_t len = strcspn(kind, " ");
     bool folder = (len == 3 && memcmp(kind, "DIR", 3) == 0) || (len == 5 && memcmp(kind, "[DIR]", 5) == 0);
     return !folder || strcmp(value, "-") != 0
-           || error_set(err, ERR_USAGE, "'%s' takes a folder, and '-' means standard input or output; './-' is a folder of that name", what);
+           || error_set(err, ERR_USAGE, "'%s' takes a folder, and '-' means standard input or output; './-' is a folder of that name",
+                        what);
 }
 
 /* The words of the help from that of operand i on. */
