@@ -156,7 +156,7 @@ static void json_write(struct batch *b, const json_t *json)
 }
 
 /* "1:05" or "2:03:04": minutes are easier to read than seconds. */
-static void duration_format(char *out, size_t size, double s)
+static void minutes_format(char *out, size_t size, double s)
 {
     if (!(s >= 0) || s > 1e8) {
         snprintf(out, size, "-");
@@ -227,7 +227,7 @@ static char *step_text(const struct batch *b, const struct batch_metric *metric,
         value_add(&line, &column[i], v);
     }
     double left_s = b->max_steps > b->step && b->step_s > 0 ? b->step_s * (double)(b->max_steps - b->step) : NAN;
-    duration_format(left, sizeof(left), b->max_steps == b->step ? 0 : fmin(left_s, b->limit_s));    // what is NAN does not count
+    minutes_format(left, sizeof(left), b->max_steps == b->step ? 0 : fmin(left_s, b->limit_s));    // what is NAN does not count
     buf_fmt(&line, " %8s", left);
     char *text = strdup(buf_text(&line));
     buf_release(&line);
@@ -436,7 +436,7 @@ void batch_doctor(struct batch *b, int64_t step, const char *kind, const char *t
 static void closing_table_write(struct batch *b, const char *outcome, const char *reason)
 {
     char line[512], took[24];
-    duration_format(took, sizeof(took), (double)(clock_ns() - b->start_ns) * 1e-9);
+    minutes_format(took, sizeof(took), (double)(clock_ns() - b->start_ns) * 1e-9);
     line_write(b, "");
     snprintf(line, sizeof(line), "%s%s%s after step %" PRId64 " in %s%s%.300s", b->run, b->run[0] ? " " : "", outcome, b->step, took,
              reason && reason[0] ? ": " : "", reason ? reason : "");

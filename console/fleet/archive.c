@@ -224,17 +224,8 @@ static bool look(struct archive *a, struct run_view *m, int64_t now_ns)
 
 static bool record_read(struct archive *a, const struct run_view *m, const struct archive_group *g, struct rollout_view *out)
 {
-    struct error err;
-    struct msg_in in;
-    struct buf record = BUF_INIT;
-    bool ok = g->offset >= 0 && rollout_file_read(a->path, g->offset, g->bytes, &record, &err)
-              && msg_read_request(&in, record.data, record.len, &err);
-    if (ok) {
-        ok = rollout_view_read(out, in.root, view_advantages(m));
-        msg_in_release(&in);
-    }
-    buf_release(&record);
-    if (!ok) {
+    struct error unread;
+    if (g->offset < 0 || !rollout_view_load(out, a->path, g->offset, g->bytes, view_advantages(m), &unread)) {
         rollout_view_release(out);
         return false;
     }

@@ -142,7 +142,7 @@ static void events_show(const struct replay *r, struct run_view *m, int64_t step
         if (e->step > step || e->time_s >= until_s)
             continue;
         view_event(m, e);
-        if (settled && e->changed)
+        if (settled && e->change.kind == CHANGE_SETTINGS)
             record_changes(m, e->detail, now_ns);
         if (e->eval.set[0])
             view_eval(m, e->eval.set, e->eval.step, e->eval.n, e->eval.mean);

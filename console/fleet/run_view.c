@@ -8,6 +8,7 @@
 #include <string.h>
 #include <time.h>
 #include "protocol/base/file.h"
+#include "protocol/base/utf8.h"
 #include "protocol/base/json_text.h"
 
 #define SILENT_S 4.0    // an agent reports its processes every second: 4 s leave room for a slow moment, 5 s are promised
@@ -272,20 +273,6 @@ double proc_gauge(const struct proc *p, const char *name)
     return NAN;
 }
 
-static char *text_keep(const char *text, size_t len, size_t max)
-{
-    len = MIN(len, max);
-    char *copy = malloc(len + 1);
-    if (copy) {
-        memcpy(copy, text, len);
-        copy[len] = 0;
-        for (size_t i = 0; i < len; i++)
-            if (copy[i] == 0)
-                copy[i] = ' ';
-    }
-    return copy;
-}
-
 struct rollout_view *view_rollout(struct run_view *m)
 {
     view_changed(m);
@@ -329,40 +316,9 @@ static bool alarm_rings(const json_t *facts)
     return state && strcmp(state, alarm_state_name(ALARM_FIRING)) == 0 && actions && strstr(actions, "bell");    // no other action has it
 }
 
-/* From when on the changes act, by the words in their facts: "optimizer step 77", "rollout step 12", "now". Several: the first. */
-static void changes_place(struct event_view *e, const json_t *changes)
-{
-    size_t i;
-    json_t *change;
-    json_array_foreach(changes, i, change)
-    {
-        const char *from = json_string_value(json_object_get(change, "from"));
-        int64_t n;
-        if (from && sscanf(from, "rollout step %" SCNd64, &n) == 1) {
-            e->from_rollout = e->from_rollout > 0 ? MIN(e->from_rollout, n) : n;
-            continue;
-        }
-        if (!from || sscanf(from, "optimizer step %" SCNd64, &n) != 1)
-            n = e->step + 1;
-        e->from_step = e->from_step > 0 ? MIN(e->from_step, n) : n;
-    }
-}
-
-#define CHANGE_FAR 10000    // steps in which a change of rollout steps is looked for
-
 int64_t view_change_step(const struct run_view *m, const struct event_view *e)
 {
-    if (e->noted)
-        return MAX(e->step, (int64_t)1);
-    if (!e->changed && strcmp(e->kind, "return") != 0)
-        return -1;
-    if (e->from_step > 0 || e->from_rollout <= 0)
-        return e->from_step > 0 ? e->from_step : e->step + 1;
-    const struct series *rollout = &m->metric[M_ROLLOUT_STEP];
-    for (int64_t s = e->step + 1; s < MIN(m->n_step, e->step + CHANGE_FAR); s++)
-        if (series_at(rollout, s) >= (double)(e->from_rollout - 1))    // the metric counts from 0
-            return s;
-    return -1;
+    return change_shown(&e->change, &m->metric[M_ROLLOUT_STEP], m->n_step);
 }
 
 void view_event_facts(struct run_view *m, const struct event_view *e, const char *facts, size_t len)
@@ -370,11 +326,7 @@ void view_event_facts(struct run_view *m, const struct event_view *e, const char
     struct event_view full = *e;
     json_t *o = json_text_read(facts, len, 0, NULL), *mean = json_object_get(o, "mean");
     const char *set = json_string_value(json_object_get(o, "set"));
-    full.changed = json_is_array(json_object_get(o, "changes"));
-    full.noted = json_is_string(json_object_get(o, "note"));
-    changes_place(&full, json_object_get(o, "changes"));
-    if (strcmp(e->kind, "return") == 0 && json_is_integer(json_object_get(o, "step")))
-        full.from_step = json_integer_value(json_object_get(o, "step")) + 1;
+    full.change = change_read(e->kind, e->step, o);
     full.rings = strcmp(e->kind, "alarm") == 0 && alarm_rings(o);
     if (len < sizeof full.detail)    // part of it is not JSON
         snprintf(full.detail, sizeof full.detail, "%.*s", (int)len, facts);

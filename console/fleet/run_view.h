@@ -5,6 +5,7 @@
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
+#include "protocol/record/change.h"
 #include "protocol/record/rollout_view.h"
 #include "protocol/record/series.h"
 #include "protocol/base/error.h"
@@ -105,11 +106,8 @@ struct event_view {
     double time_s;    // since 1970
     int64_t step;     // -1: unknown
     char kind[24], who[48], text[240];
-    char detail[2048];        // JSON, "" when there is none or it is longer
-    bool changed;             // settings were changed
-    bool noted;               // somebody's note
-    int64_t from_step;        // a change: the first optimizer step that it acts on; 0: not told
-    int64_t from_rollout;     // or the first rollout step, from 1; 0: none
+    char detail[2048];    // JSON, "" when there is none or it is longer
+    struct change change;
     bool rings;               // an alarm of the run's book begins that wants the bell
     struct eval_view eval;    // an evaluation's set, step, n and mean; set "": not an evaluation
 };
@@ -257,8 +255,7 @@ MUST_USE bool view_groups_path(const struct run_view *m, const char *run_dir, ch
 enum advantage_form view_advantages(const struct run_view *m);
 /* The i-th newest, 0 is the newest; NULL: there are fewer. */
 const struct rollout_view *view_rollout_at(const struct run_view *m, int64_t i);
-/* The first optimizer step that shows what an event has changed: of settings, as the controller says in its facts, or of weights by a
- * return to a checkpoint; a note has the step at which it was written. -1: it changes nothing, or the step has not been made yet. */
+/* The first optimizer step that shows what an event has changed (change.h). */
 int64_t view_change_step(const struct run_view *m, const struct event_view *e);
 /* Add an event with an id above the last one's (others are already known and dropped). */
 void view_event(struct run_view *m, const struct event_view *e);

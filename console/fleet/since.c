@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "protocol/base/clock.h"
 #include "protocol/base/digest.h"
 #include "protocol/base/file.h"
 
@@ -89,20 +90,6 @@ struct teller {
     struct buf *out;
 };
 
-static const char *ago_text(double s, char out[48])
-{
-    int64_t min = (int64_t)fmax(s / 60, 0);
-    if (min < 1)
-        snprintf(out, 48, "less than a minute");
-    else if (min < 60)
-        snprintf(out, 48, "%" PRId64 " minute%s", min, min == 1 ? "" : "s");
-    else if (min < 48 * 60)
-        snprintf(out, 48, "%" PRId64 " h %02" PRId64 " min", min / 60, min % 60);
-    else
-        snprintf(out, 48, "%" PRId64 " days", min / (24 * 60));
-    return out;
-}
-
 /* The i-th newest event, if it is newer than the look. */
 static const struct event_view *event_since(const struct teller *t, int64_t i)
 {
@@ -117,7 +104,7 @@ static bool is_alarm(const struct event_view *e)
 
 static bool is_change(const struct event_view *e)
 {
-    return (strcmp(e->kind, "command") == 0 && !e->noted) || strcmp(e->kind, "return") == 0;
+    return (strcmp(e->kind, "command") == 0 && e->change.kind != CHANGE_NOTE) || strcmp(e->kind, "return") == 0;
 }
 
 static bool is_death(const struct event_view *e)
@@ -127,7 +114,7 @@ static bool is_death(const struct event_view *e)
 
 static bool is_note(const struct event_view *e)
 {
-    return e->noted;
+    return e->change.kind == CHANGE_NOTE;
 }
 
 /* A heading and the newest events of a kind, oldest first. */
@@ -144,7 +131,7 @@ static void kind_tell(const struct teller *t, const char *one, const char *sever
     buf_fmt(t->out, n > LISTED ? ", the newest %d:\n" : ":\n", LISTED);
     for (int64_t i = MIN(n, (int64_t)LISTED) - 1; i >= 0; i--) {
         e = listed[i];
-        const char *text = e->noted && strncmp(e->text, "note: ", 6) == 0 ? e->text + 6 : e->text;
+        const char *text = is_note(e) && strncmp(e->text, "note: ", 6) == 0 ? e->text + 6 : e->text;
         buf_fmt(t->out, "  step %" PRId64 ": %s", MAX(e->step, (int64_t)0), text);
         buf_fmt(t->out, strcmp(e->who, "controller") == 0 || strcmp(e->who, "agent") == 0 ? "\n" : " (%s)\n", e->who);
     }
@@ -186,10 +173,10 @@ void since_print(const struct run_view *m, const struct last_look *l, double now
     struct teller t = { m, l, out };
     const struct event_view *newest = view_event_at(m, 0), *oldest = view_event_at(m, MIN(m->n_event, MODEL_EVENTS) - 1);
     int64_t step = MAX(m->n_step - 1, (int64_t)0);
-    char ago[48];
+    char ago[16];
     if (step == l->step && (!newest || newest->id <= l->event))
         return;
-    buf_fmt(out, "You last looked %s ago, at step %" PRId64 ".\n\n", ago_text(now_s - l->wall_s, ago), l->step);
+    buf_fmt(out, "You last looked %s ago, at step %" PRId64 ".\n\n", duration_format(ago, MAX(now_s - l->wall_s, 0)), l->step);
     if (step > l->step)
         buf_fmt(out, "%" PRId64 " step%s, to step %" PRId64 "\n", step - l->step, step - l->step == 1 ? "" : "s", step);
     else if (step < l->step)

@@ -15,7 +15,8 @@ struct last_look {
     int64_t step;     // steps that were known
     int64_t event;    // id of the newest event; 0: none
 };
-/* The last look at the run of this view; false: there was none, or the run has been begun anew since. */
+/* The last look at the run of this view; false: there was none, or the run of that name has
+ * since been started again from nothing. */
 bool last_look_read(const struct run_view *m, struct last_look *out);
 /* Keep what is known of the run now as the last look at it. */
 void last_look_keep(const struct run_view *m, double wall_s);

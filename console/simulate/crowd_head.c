@@ -123,7 +123,7 @@ static void event_write(struct msg_out *m, const struct event_view *e)
     msg_str(m, "kind", e->kind);
     msg_str(m, "who", e->who);
     msg_str(m, "text", e->text);
-    msg_str(m, "detail", e->changed ? "{\"changes\":[]}" : "");
+    msg_str(m, "detail", e->change.kind == CHANGE_SETTINGS ? "{\"changes\":[]}" : "");
 }
 
 static void events_write(struct crowd_head *h, struct msg_out *m, int64_t after)

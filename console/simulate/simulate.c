@@ -53,9 +53,10 @@ static double noise(struct simulate *s)    // roughly normal: mean 0, standard d
 static void event_tell(struct simulate *s, struct run_view *m, const char *kind, const char *who, const char *text, bool changed,
                        int64_t back)
 {
-    struct event_view e = {
-        .id = ++s->event_id, .time_s = clock_wall_s() - (double)back * s->options.step_s, .step = s->step, .changed = changed
-    };
+    struct event_view e = { .id = ++s->event_id,
+                            .time_s = clock_wall_s() - (double)back * s->options.step_s,
+                            .step = s->step,
+                            .change = { changed ? CHANGE_SETTINGS : CHANGE_NONE, s->step, 0, 0 } };
     snprintf(e.kind, sizeof(e.kind), "%s", kind);
     snprintf(e.who, sizeof(e.who), "%s", who);
     snprintf(e.text, sizeof(e.text), "%s", text);

@@ -46,26 +46,6 @@ const char *value_format(char out[16], double v)
     return out;
 }
 
-const char *duration_format(char out[16], double s)
-{
-    if (!(s >= 0) || s > 1e9) {
-        snprintf(out, 16, "-");
-        return out;
-    }
-    long t = (long)(s + 0.5);
-    if (s < 9.95)
-        snprintf(out, 16, "%.1fs", s);
-    else if (t < 60)
-        snprintf(out, 16, "%lds", t);
-    else if (t < 3600)
-        snprintf(out, 16, "%ld:%02ld", t / 60, t % 60);
-    else if (t < 48 * 3600)
-        snprintf(out, 16, "%ld:%02ld:%02ld", t / 3600, t / 60 % 60, t % 60);
-    else
-        snprintf(out, 16, "%ldd %ldh", t / 86400, t / 3600 % 24);
-    return out;
-}
-
 const char *bytes_format(char out[16], double b)
 {
     static const char *const units[] = { "B", "KiB", "MiB", "GiB", "TiB" };

@@ -2,6 +2,7 @@
  *
  * Pure: each draws into the rectangle it is given and reads nothing but its arguments. */
 #pragma once
+#include "protocol/base/clock.h"    // duration_format
 #include "protocol/record/series.h"
 #include "console/tui/cells.h"
 
@@ -44,7 +45,5 @@ void gauge_draw(struct cells *out, struct rect r, double share, enum chart_glyph
 
 /* Numbers of any size in at most 6 columns: "0.734", "12.3k", "1.2e-5", "-". */
 const char *value_format(char out[16], double v);
-/* "4.2s", "1:05", "2:03:04", "3d 4h"; "-" when unknown. */
-const char *duration_format(char out[16], double s);
 /* "512", "3.4 MiB", "1.2 GiB". */
 const char *bytes_format(char out[16], double bytes);

@@ -1,4 +1,4 @@
-/* clock.h - the two clocks: one for durations, one for dates
+/* clock.h - the two clocks, one for durations and one for dates, and how a duration is written
  *
  * Everything that waits counts on the monotonic clock, so that a jump of the wall clock changes no time limit. Any thread. */
 #pragma once
@@ -16,3 +16,5 @@ void clock_cond_init(pthread_cond_t *cond);
 struct timespec clock_after(int64_t ms);
 /* Seconds since 1970, for dates in files and logs; may jump. */
 double clock_wall_s(void);
+/* "4.2s", "1:05", "2:03:04", "3d 4h"; "-" when unknown. Returns out. */
+const char *duration_format(char out[16], double s);

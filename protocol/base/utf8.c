@@ -1,6 +1,8 @@
 #include "protocol/base/utf8.h"
+#include <stdlib.h>
 #include <inttypes.h>
 #include <string.h>
+#include "protocol/base/macros.h"
 
 int utf8_look(const uint8_t *p, size_t len)
 {
@@ -101,4 +103,18 @@ bool utf8_check(const char *text, size_t len, const char *path, struct error *er
         return error_set(err, ERR_DATA, "%s:%" PRId64 ": a NUL byte in a text; remove it", path, line);
     return error_set(err, ERR_DATA, "%s:%" PRId64 ": the byte 0x%02x is not UTF-8; save the file as UTF-8", path, line,
                      (unsigned)(unsigned char)text[good]);
+}
+
+char *text_keep(const char *text, size_t len, size_t most)
+{
+    len = MIN(len, most);
+    char *copy = malloc(len + 1);
+    if (copy) {
+        memcpy(copy, text, len);
+        copy[len] = 0;
+        for (size_t i = 0; i < len; i++)
+            if (copy[i] == 0)
+                copy[i] = ' ';
+    }
+    return copy;
 }

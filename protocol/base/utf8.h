@@ -21,3 +21,5 @@ size_t utf8_cut(const char *text, size_t len, size_t most);
 void utf8_copy(char *to, size_t size, const char *text, size_t len);
 /* Is text UTF-8 without a NUL? If not, err is ERR_DATA and names path, line and byte. */
 MUST_USE bool utf8_check(const char *text, size_t len, const char *path, struct error *err);
+/* A copy of at most `most` bytes of text, with a blank for each NUL, since it ends at one; for free. NULL: no memory. */
+char *text_keep(const char *text, size_t len, size_t most);

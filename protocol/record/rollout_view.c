@@ -3,21 +3,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "protocol/base/utf8.h"
+#include "protocol/record/rollout_file.h"
 #include "protocol/wire/message.h"
-
-static char *text_keep(const char *text, size_t len)
-{
-    len = MIN(len, (size_t)ROLLOUT_TEXT_MAX);
-    char *copy = malloc(len + 1);
-    if (copy) {
-        memcpy(copy, text, len);
-        copy[len] = 0;
-        for (size_t i = 0; i < len; i++)
-            if (copy[i] == 0)
-                copy[i] = ' ';
-    }
-    return copy;
-}
 
 void rollout_view_release(struct rollout_view *r)
 {
@@ -38,7 +26,7 @@ void rollout_view_release(struct rollout_view *r)
 
 bool rollout_view_begin(struct rollout_view *r, int64_t item, int64_t step, const char *prompt, size_t len)
 {
-    char *copy = text_keep(prompt, len);
+    char *copy = text_keep(prompt, len, ROLLOUT_TEXT_MAX);
     struct sample_view *sample = calloc(ROLLOUT_SAMPLES, sizeof(*sample));
     rollout_view_release(r);
     if (!copy || !sample) {
@@ -52,7 +40,7 @@ bool rollout_view_begin(struct rollout_view *r, int64_t item, int64_t step, cons
 
 void rollout_sample(struct rollout_view *r, const char *text, size_t len, double reward, int64_t n_tok, bool cut, const char *reason)
 {
-    char *copy = r->n_sample < ROLLOUT_SAMPLES ? text_keep(text, len) : NULL;
+    char *copy = r->n_sample < ROLLOUT_SAMPLES ? text_keep(text, len, ROLLOUT_TEXT_MAX) : NULL;
     if (!copy)
         return;
     struct sample_view *s = &r->sample[r->n_sample++];
@@ -146,4 +134,20 @@ bool rollout_view_read(struct rollout_view *r, const struct mval *v, enum advant
     if (!mval_get(v, "adv"))
         advantages_make(r, samples, form);
     return true;
+}
+
+bool rollout_view_load(struct rollout_view *r, const char *path, int64_t offset, int64_t size_bytes, enum advantage_form form,
+                       struct error *err)
+{
+    struct msg_in in;
+    struct buf record = { .max = ROLLOUT_RECORD_MAX + 1 };
+    bool ok = rollout_file_read(path, offset, size_bytes, &record, err) && msg_read_request(&in, record.data, record.len, err);
+    if (ok) {
+        ok = rollout_view_read(r, in.root, form) || error_set(err, ERR_NO_MEMORY, "no memory for a group");
+        msg_in_release(&in);
+    }
+    if (!ok)
+        rollout_view_release(r);
+    buf_release(&record);
+    return ok;
 }

@@ -48,3 +48,6 @@ char sample_sign(const struct sample_view *s);
 /* Fill r from a group's message, or from what the run sends to screens. Fields that are missing or do not fit stay unknown. False: no
  * memory, r is empty. */
 bool rollout_view_read(struct rollout_view *r, const struct mval *v, enum advantage_form form);
+/* As rollout_view_read, of the record at offset of a rollout file. False: see err, r is empty. */
+MUST_USE bool rollout_view_load(struct rollout_view *r, const char *path, int64_t offset, int64_t size_bytes, enum advantage_form form,
+                                struct error *err);

@@ -147,7 +147,7 @@ class Export(unittest.TestCase):
     def test_a_page_says_what_the_run_did(self):
         self.journal.evaluate(2, easy=0.25, hard=0.5)
         self.journal.db.execute("INSERT INTO event(incarnation, step, wall_s, kind, who, text, detail) "
-                                "VALUES(1, 2, 102, 'command', 'ada', 'set learning_rate = 0.1', '')")
+                                "VALUES(1, 2, 102, 'command', 'ada', 'set learning_rate = 0.1', '{\"note\":\"x\"}')")
         self.journal.db.commit()
         page = self.page()
         charts = self.charts(page)
@@ -159,6 +159,15 @@ class Export(unittest.TestCase):
         self.assertIn('<td class="w">ada</td><td class="w">set learning_rate = 0.1</td>', page)
         self.assertEqual(page.count('class="m"'), len(charts))    # one mark in each
         self.assertIn('<tr><th scope="row">2</th><td>1970-01-01 00:01:42</td><td>–</td><td>0.2</td></tr>', page)
+
+    def test_marks_stand_where_a_change_is_first_seen(self):
+        for facts in ({"changes": [{"name": "learning_rate", "from": "optimizer step 3"}]}, {"note": "why"}, {"other": 1}):
+            self.journal.db.execute("INSERT INTO event(incarnation, step, wall_s, kind, who, text, detail) "
+                                    "VALUES(1, 1, 101, 'command', 'ada', 'x', ?)", (json.dumps(facts),))
+        self.journal.db.commit()
+        svg = re.search(r'<svg class="chart".*?</svg>', self.page(), re.S)[0]
+        marks = re.findall(r'class="m" d="M([\d.]+) ', svg)
+        self.assertEqual(marks, ["450.0", "56.0"])    # of steps 1 to 3: the change acts from step 3 on, the note is of step 1
 
     def test_a_page_of_a_run_without_a_step_is_a_page(self):
         self.journal.db.execute("DELETE FROM step")
@@ -193,6 +202,8 @@ class Export(unittest.TestCase):
             text = f.read()
         self.assertEqual(ElementTree.fromstring(text).get("height"), "400")
         self.assertEqual(list(self.charts(text)), ["eval/easy", "metrics/reward"])
+        self.assertEqual(self.export("svg", "--out", "-"), text)
+        self.assertTrue(self.export("html", "--out", "-").startswith("<!doctype html>"))
         self.assertIn("cannot create", self.export("svg", "--out", out, code=1))
         self.assertEqual(list(self.charts(self.export("svg", "--series", "train/loss"))), ["train/loss"])
         self.assertIn("no values of 'train/kl'", self.export("svg", "--series", "train/kl", code=2))

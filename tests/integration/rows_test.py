@@ -132,7 +132,7 @@ EDITS = {
         "protocol/settings/export_kinds.h": [("    EXPORT_JSONL,\n", "    EXPORT_JSONL,\n    EXPORT_NEWEST,\n")],
         "protocol/settings/export_kinds.c": [("    [EXPORT_TENSORBOARD]", '    [EXPORT_NEWEST] = { "newest", NULL, "the newest step" },\n    [EXPORT_TENSORBOARD]')],
         "workers/export/export.h": [("bool export_csv(", "bool export_newest(const struct export_request *r, struct error *err);\nbool export_csv(")],
-        "workers/export/table.c": [("    [EXPORT_CSV] = export_csv,", "    [EXPORT_NEWEST] = export_newest, [EXPORT_CSV] = export_csv,")],
+        "workers/export/table.c": [("    [EXPORT_CSV] = {", "    [EXPORT_NEWEST] = { export_newest, true }, [EXPORT_CSV] = {")],
         "workers/export/NAME.c": EXPORT,
     },
     "pane": {

@@ -57,7 +57,7 @@ static void what_happened_is_told_by_kind_and_what_was_seen_is_not(void **state)
     event(m, 9, 16, "process", "agent", "'worker cpu:0' was killed", "");
     eval(m, 10, 20, 0.75);
     since_print(m, &look, 1000 + 3 * 3600 + 61, &out);
-    assert_string_equal(buf_text(&out), "You last looked 3 h 01 min ago, at step 10.\n\n"
+    assert_string_equal(buf_text(&out), "You last looked 3:01:01 ago, at step 10.\n\n"
                                         "15 steps, to step 25\n"
                                         "evaluation of easy: 25.0 % -> 75.0 % at step 20\n"
                                         "\n1 note:\n  step 12: try more (bob)\n"
@@ -82,7 +82,7 @@ static void many_are_counted_and_the_newest_listed(void **state)
         event(m, i, 2, "alert", "controller", text, "");
     }
     since_print(m, &(struct last_look){ .wall_s = 1000, .step = 3, .event = 50 }, 1030, &out);
-    assert_non_null(strstr(buf_text(&out), "less than a minute ago"));
+    assert_non_null(strstr(buf_text(&out), "You last looked 30s ago"));
     assert_non_null(strstr(buf_text(&out), "\n1024 alarms and alerts, the newest 8:\n  step 2: alert 1117\n"));
     assert_non_null(strstr(buf_text(&out), "alert 1124\n\nMore has happened than is kept here"));
     buf_release(&out);
@@ -124,7 +124,7 @@ static void looks_are_kept_by_run_and_bounded(void **state)
     fleet_model_free(other);
     fleet_model_free(m);
 
-    m = view_of("/runs/one-more", 1);    // begun anew under its old name: its events are numbered from 1 again
+    m = view_of("/runs/one-more", 1);    // another run of the same name: its events are numbered from 1 again
     struct run_view *before = view_of("/runs/one-more", 9);
     event(before, 40, 9, "alert", "controller", "x", "");
     last_look_keep(before, 9002);

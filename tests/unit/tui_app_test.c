@@ -402,7 +402,7 @@ static void a_change_says_who_made_it_and_what_came_of_it(UNUSED void **state)
     assert_true(shows(&s, "20 steps before: "));
     struct event_view alarm = { .id = 1000, .step = s.m->event[(s.m->n_event - 1) % MODEL_EVENTS].step, .kind = "alarm" };
     for (int64_t i = 0; view_event_at(s.m, i); i++)
-        if (view_event_at(s.m, i)->changed)
+        if (view_event_at(s.m, i)->change.kind == CHANGE_SETTINGS)
             alarm.step = view_event_at(s.m, i)->step + 3;    // the change acts from the step after its command on
     snprintf(alarm.text, sizeof alarm.text, "entropy jumped to 2");
     snprintf(alarm.detail, sizeof alarm.detail, "{\"state\":\"firing\"}");

@@ -11,8 +11,7 @@
 #define BOTTOM 24    // for the steps
 #define PLOT_W (CHART_SVG_WIDTH - LEFT - RIGHT)
 #define PLOT_H (CHART_SVG_HEIGHT - TOP - BOTTOM)
-#define TICKS 4          // as many as fit without their numbers meeting
-#define MARKS_MAX 200    // more lines than this are a wall
+#define TICKS 4    // as many as fit without their numbers meeting
 
 /* What the chart shows: its steps as columns, its values as a range. */
 struct frame {
@@ -145,7 +144,7 @@ static void axes_print(struct buf *out, const struct frame *f)
 
 static void marks_print(struct buf *out, const struct chart_svg *c, const struct frame *f)
 {
-    for (int i = MAX(0, c->n_mark - MARKS_MAX); i < c->n_mark; i++)
+    for (int i = 0; i < c->n_mark; i++)
         if (c->mark[i] >= f->first && c->mark[i] < f->first + f->n)
             buf_fmt(out, "<path class=\"m\" d=\"M%.1f %dV%d\"/>", x_of_step(f, c->mark[i]), TOP, TOP + PLOT_H);
 }

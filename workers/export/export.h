@@ -22,7 +22,12 @@ struct export_request {
 typedef bool export_fn(const struct export_request *r, struct error *err);
 /* Run the kind of this name. ERR_USAGE: there is none. */
 MUST_USE bool export_run(const char *name, const struct export_request *r, struct error *err);
-/* Write a whole document to --out, a new file, or else to standard output. */
+/* Open what an export writes to: --out, which must be a new file, or else standard output. NULL: see err. */
+FILE *export_out(const struct export_request *r, struct error *err);
+/* What was written so far is with the system; false: some of it is not. */
+MUST_USE bool export_flush(const struct export_request *r, FILE *out, struct error *err);
+MUST_USE bool export_close(const struct export_request *r, FILE *out, struct error *err);    // standard output stays open
+/* All of these for one whole document. */
 MUST_USE bool export_write(const struct export_request *r, const char *text, size_t len, struct error *err);
 
 bool export_csv(const struct export_request *r, struct error *err);

@@ -13,10 +13,8 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
 #include "protocol/base/utf8.h"
-#include "protocol/record/rollout_file.h"
 #include "protocol/record/rollout_view.h"
 #include "protocol/settings/knobs.h"
-#include "protocol/wire/message.h"
 #include "workers/export/chart_svg.h"
 #include "workers/export/export.h"
 #include "workers/export/run_report.h"
@@ -76,18 +74,6 @@ static const char *when_text(double wall_s, char out[32])
     return out;
 }
 
-static const char *duration_text(double s, char out[32])
-{
-    int64_t whole = isfinite(s) ? (int64_t)s : 0;
-    if (!isfinite(s))
-        snprintf(out, 32, "–");
-    else if (whole < 3600)
-        snprintf(out, 32, "%" PRId64 " min %02" PRId64 " s", whole / 60, whole % 60);
-    else
-        snprintf(out, 32, "%" PRId64 " h %02" PRId64 " min", whole / 3600, whole / 60 % 60);
-    return out;
-}
-
 static const char *name_of(const struct page *p)
 {
     const char *slash = strrchr(p->run_dir, '/');
@@ -130,7 +116,7 @@ static void head_print(struct page *p)
     }
     fact(p, "first step (UTC)", when_text(r->began_s, when));
     fact(p, r->live ? "newest step (UTC)" : "last step (UTC)", when_text(r->ended_s, when));
-    fact(p, "between them", duration_text(r->ended_s - r->began_s, when));
+    fact(p, "between them", duration_format(when, r->ended_s - r->began_s));
     fact(p, "model", r->config->model);
     fact(p, "algorithm", r->config->algo);
     buf_str(p->out, "</dl>\n");
@@ -169,7 +155,7 @@ static void charts_print(struct page *p)
     const struct run_report *r = p->report;
     buf_str(
         p->out,
-        "<h2>Charts</h2>\n<p>Dotted lines: an operator changed something, or the run went back to a checkpoint.</p>\n<div class=\"charts\">\n");
+        "<h2>Charts</h2>\n<p>Dotted lines: an operator changed a setting or left a note, or the run went back to a checkpoint.</p>\n<div class=\"charts\">\n");
     for (int i = 0; i < r->n_eval; i += CHART_SVG_LINES) {
         struct chart_svg c = chart_of(p, "evaluations", "");
         c.dots = true;
@@ -219,6 +205,14 @@ static int64_t stride_of(int64_t n)
     return MAX(1, (n + TABLE_ROWS_MAX - 1) / TABLE_ROWS_MAX);
 }
 
+static bool evaluated_at(const struct run_report *r, int64_t step)
+{
+    for (int i = 0; i < r->n_eval; i++)
+        if (!isnan(series_at(&r->eval[i].s, step)))
+            return true;
+    return false;
+}
+
 static void evals_print(struct page *p)
 {
     const struct run_report *r = p->report;
@@ -227,11 +221,7 @@ static void evals_print(struct page *p)
     for (int i = 0; i < r->n_eval; i++)
         end = MAX(end, r->eval[i].s.n);
     for (int64_t step = 0; step < end; step++)
-        for (int i = 0; i < r->n_eval; i++)
-            if (!isnan(series_at(&r->eval[i].s, step))) {
-                n++;
-                break;
-            }
+        n += evaluated_at(r, step);
     if (n == 0)
         return;
     int64_t stride = stride_of(n);
@@ -243,10 +233,7 @@ static void evals_print(struct page *p)
         column_head(p, r->eval[i].name, false);
     buf_str(p->out, "</tr></thead><tbody>\n");
     for (int64_t step = 0; step < end; step++) {
-        bool any = false;
-        for (int i = 0; i < r->n_eval; i++)
-            any |= !isnan(series_at(&r->eval[i].s, step));
-        if (!any || (at++ % stride != 0 && at != n))
+        if (!evaluated_at(r, step) || (at++ % stride != 0 && at != n))
             continue;
         buf_fmt(p->out, "<tr><th scope=\"row\">%" PRId64 "</th>", step);
         for (int i = 0; i < r->n_eval; i++)
@@ -428,30 +415,12 @@ static void group_print(struct page *p, const struct rollout_view *v)
     buf_str(p->out, "</details>\n");
 }
 
-static bool group_read_print(struct page *p, const char *path, const struct journal_item *item, struct error *err)
-{
-    struct buf record = { .max = ROLLOUT_RECORD_MAX + 1 };
-    struct rollout_view v = { 0 };
-    struct msg_in in;
-    int form = knob_choice("advantages", p->report->config->advantages);
-    bool ok = rollout_file_read(path, item->file_offset, item->file_bytes, &record, err)
-              && msg_read_request(&in, record.data, record.len, err);
-    if (ok) {
-        ok = rollout_view_read(&v, in.root, form >= 0 ? (enum advantage_form)form : ADV_DEVIATION)
-             || error_set(err, ERR_NO_MEMORY, "no memory for a group");
-        msg_in_release(&in);
-    }
-    if (ok)
-        group_print(p, &v);
-    rollout_view_release(&v);
-    buf_release(&record);
-    return ok;
-}
-
 static bool samples_print(struct page *p, struct error *err)
 {
     struct newest s = { 0 };
-    struct error why = { 0 };
+    struct rollout_view v = { 0 };
+    struct error why;
+    int form = knob_choice("advantages", p->report->config->advantages);
     char path[PATH_MAX];
     if (!run_config_groups_path(p->report->config, p->run_dir, path, sizeof path))
         return error_set(err, ERR_USAGE, "the path of the run '%s' is too long", p->run_dir);
@@ -461,12 +430,17 @@ static bool samples_print(struct page *p, struct error *err)
     if (s.n == 0)
         return true;
     buf_str(p->out, "<h2>Samples</h2>\n<p>The best and the worst answer of the newest groups.</p>\n");
-    for (int i = MAX(0, s.n - GROUPS_SHOWN); i < s.n; i++)
-        if (!group_read_print(p, path, &s.item[i % GROUPS_SHOWN], &why)) {
+    for (int i = MAX(0, s.n - GROUPS_SHOWN); i < s.n; i++) {
+        const struct journal_item *item = &s.item[i % GROUPS_SHOWN];
+        if (rollout_view_load(&v, path, item->file_offset, item->file_bytes, form >= 0 ? (enum advantage_form)form : ADV_DEVIATION, &why)) {
+            group_print(p, &v);
+            rollout_view_release(&v);
+        } else {
             buf_str(p->out, "<p>A group cannot be shown: ");
             text(p, why.text);
             buf_str(p->out, "</p>\n");
         }
+    }
     return true;
 }
 

@@ -1,6 +1,6 @@
 /* OpenMetrics 1.0 text over HTTP: GET /api/status returns what status_page.h says, GET /metrics returns the newest value of every series
- * and the newest sample of each node, labelled with node and gpu. Off by default; turned on by 'rollcall export openmetrics RUN_DIR --listen 127.0.0.1:9464', or by
- * metrics_listen in the run file. With a token file, a request must have 'Authorization: Bearer TOKEN', compared in constant time.
+ * and the newest sample of each node, labelled with node and gpu. Off by default; turned on by
+ * 'rollcall export openmetrics RUN_DIR --listen 127.0.0.1:9464', or by metrics_listen in the run file. With a token file, a request must have 'Authorization: Bearer TOKEN', compared in constant time.
  *
  * The server's thread makes the pages, and the caller's looks whether the run goes on: both by way of the journal, with the lock held. */
 #include <ctype.h>

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include "protocol/base/file.h"
+#include "protocol/base/json_text.h"
+#include "protocol/record/change.h"
 #include "protocol/run/run_lock.h"
 
 /* The series of this name in a list of n, added when it is new; NULL: the list is full. */
@@ -25,9 +27,11 @@ static bool step_take(void *arg, const struct journal_step *row)
     struct run_report *r = arg;
     for (int i = 0; i < row->n; i++) {
         int id = metric_find(row->metric[i].name);
-        struct series *s = id >= 0                                           ? (metrics[id].chart != CHART_NONE ? &r->metric[id] : NULL)
-                           : strncmp(row->metric[i].name, "reward/", 7) == 0 ? named(r->part, &r->n_part, REPORT_PARTS, row->metric[i].name)
-                                                                             : NULL;
+        bool part = id < 0 && strncmp(row->metric[i].name, "reward/", 7) == 0;
+        struct series *s = part                                         ? named(r->part, &r->n_part, REPORT_PARTS, row->metric[i].name)
+                           : id == M_ROLLOUT_STEP                       ? &r->rollout
+                           : id >= 0 && metrics[id].chart != CHART_NONE ? &r->metric[id]
+                                                                        : NULL;
         if (s)
             series_set(s, row->step, row->metric[i].value);
     }
@@ -48,12 +52,23 @@ static bool eval_take(void *arg, const struct journal_eval *e)
     return true;
 }
 
+/* Keep the newest marks, each step once. */
+static void mark_add(struct run_report *r, int64_t step)
+{
+    if (step < 0 || (r->n_mark > 0 && r->mark[r->n_mark - 1] == step))
+        return;
+    if (r->n_mark == REPORT_MARKS)
+        memmove(r->mark, r->mark + 1, (size_t)--r->n_mark * sizeof *r->mark);
+    r->mark[r->n_mark++] = step;
+}
+
 static bool event_take(void *arg, const struct journal_event *e)
 {
     struct run_report *r = arg;
-    bool marks = strcmp(e->kind, "command") == 0 || strcmp(e->kind, "return") == 0;
-    if (marks && r->n_mark < REPORT_MARKS && (r->n_mark == 0 || r->mark[r->n_mark - 1] != e->step))
-        r->mark[r->n_mark++] = e->step;
+    json_t *facts = json_str_read(e->detail, 0, NULL);
+    struct change change = change_read(e->kind, e->step, facts);
+    json_decref(facts);
+    mark_add(r, change_shown(&change, &r->rollout, r->last_step + 1));
     return true;
 }
 
@@ -75,6 +90,7 @@ struct run_report *run_report_open(const char *run_dir, struct error *err)
         return NULL;
     }
     r->began_s = r->ended_s = NAN;
+    series_init(&r->rollout);
     for (int i = 0; i < METRIC_N; i++)
         series_init(&r->metric[i]);
     config_take(r, run_dir);
@@ -92,6 +108,7 @@ void run_report_free(struct run_report *r)
 {
     if (!r)
         return;
+    series_release(&r->rollout);
     for (int i = 0; i < METRIC_N; i++)
         series_release(&r->metric[i]);
     for (int i = 0; i < r->n_part; i++)

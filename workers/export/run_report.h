@@ -24,12 +24,13 @@ struct run_report {
     struct run_last last;
     bool live;
     struct series metric[METRIC_N];    // those of the table that have a chart, and no others
+    struct series rollout;             // M_ROLLOUT_STEP, by which changes are placed
     struct run_report_series part[REPORT_PARTS], eval[EVAL_ROW_MAX];
     int n_part, n_eval;
     int64_t n_step;                // rows
     int64_t first, last_step;      // their numbers; 0: there are none
     double began_s, ended_s;       // wall time of the first and last row; NAN: none
-    int64_t mark[REPORT_MARKS];    // in order, each once: where an operator changed something or the run went back
+    int64_t mark[REPORT_MARKS];    // steps that show a change of settings, a return or a note first (change.h)
     int n_mark;
 };
 /* Read the run. Returns it for run_report_free; NULL: see err. */

@@ -263,7 +263,8 @@ static bool series_check(const struct printer *p, struct journal *j, const char 
 
 static bool text_export(const struct export_request *r, bool csv, struct error *err)
 {
-    struct printer p = { .out = stdout, .csv = csv, .nodes = r->nodes };
+    struct printer p = { .csv = csv, .nodes = r->nodes };
+    struct error late;
     struct cursor cursor = CURSOR_START;
     bool ok = false;
     struct journal *j = rows_open(r->run_dir, err);
@@ -271,28 +272,21 @@ static bool text_export(const struct export_request *r, bool csv, struct error *
         return false;
     columns_parse(&p.columns, r->series);
     TRY(!r->series || series_check(&p, j, r->run_dir, err));
-    if (r->out_path && !(p.out = fopen(r->out_path, "wxe"))) {    // never overwrite an existing file
-        error_errno(err, "cannot create '%s'", r->out_path);
-        p.out = stdout;
-        goto out;
-    }
+    TRY(p.out = export_out(r, err));
     if (csv)
         TRY(csv_head(&p, j, r->run_dir, err));
     for (;;) {
         bool last = !r->follow || !run_goes_on(j, r->run_dir);    // checked before reading, so that the end is not missed
         TRY(p.nodes ? journal_samples_read(j, p.sample_seq, sample_print, &p, err) : rows_read(j, &cursor, step_print, &p, err));
-        if (fflush(p.out) != 0) {
-            error_errno(err, "cannot write '%s'", r->out_path ? r->out_path : "standard output");
-            goto out;
-        }
+        TRY(export_flush(r, p.out, err));
         if (last)
             break;
         rows_wait(r->run_dir, 1000);
     }
     ok = true;
 out:
-    if (p.out != stdout && fclose(p.out) != 0 && ok)
-        ok = error_errno(err, "cannot write '%s'", r->out_path);
+    if (p.out && !export_close(r, p.out, ok ? err : &late))
+        ok = false;
     columns_release(&p.columns);
     journal_close(j);
     return ok;

@@ -471,7 +471,7 @@ static void *server_main(void *arg)
             listener_set(h, false);
         int64_t past = clock_ms() - looked;
         if (past >= LOOK_MS) {
-            if (past > 2 * LOOK_MS)    // it waits for LOOK_MS at most, and may have begun to just before they were over
+            if (past > 2 * LOOK_MS)    // a wait lasts at most LOOK_MS, so up to two of them between checks are usual
                 absence_forgive(h, past - 2 * LOOK_MS);
             late_drop(h);
             away_tell(h, clock_ms());

@@ -3,8 +3,8 @@
  * Bounded are connections, the header (32 KiB), the body (also after gzip), all bodies together, the answers that have not been taken (of
  * all clients, and of one address), the time for header and body, for taking an answer, and idle time. A connection beyond the limit
  * replaces one that waits for a request, or one whose client does not read its answer, of the address with most of them; or it is
- * refused with 503. Connections that are sent away without an answer are counted and logged, at most once in ten seconds. A request with ambiguous framing (http_head.h) is refused with 400 and its connection closed, since a proxy may read
- * it differently; requests that a browser makes for another site's page, or for a host that is not ours (protocol/base/own_hosts.h), are
+ * refused with 503. Connections that are sent away without an answer are counted and logged, at most once in ten seconds. A request with
+ * ambiguous framing (http_head.h) is refused with 400 and its connection closed, since a proxy may read it differently; requests that a browser makes for another site's page, or for a host that is not ours (protocol/base/own_hosts.h), are
  * refused with 403.
  *
  * One thread reads requests, calls the routes' functions (which must be short) and sends answers. A route answers at once or with a
