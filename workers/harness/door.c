@@ -8,6 +8,7 @@
 #include "protocol/base/http_head.h"
 #include "protocol/base/json_text.h"
 #include "protocol/base/tcp.h"
+#include "workers/http/openai_error.h"
 #include "workers/http/web.h"
 
 #define WAITING_MAX 1024                // requests that the harness has not taken
@@ -28,19 +29,6 @@ struct door {
 };
 
 /* ---- answers ---- */
-
-static void error_print(struct buf *out, int status, const char *code, const char *message)
-{
-    const char *type = status == 401 ? "authentication_error" : status < 500 ? "invalid_request_error" : "server_error";
-    buf_str(out, "{\"error\":{\"message\":");
-    json_text_print(out, message, strlen(message), JSON_TEXT_UTF8);
-    buf_fmt(out, ",\"type\":\"%s\",\"param\":null,\"code\":", type);
-    if (code)
-        json_text_print(out, code, strlen(code), JSON_TEXT_UTF8);
-    else
-        buf_fmt(out, "%d", status);
-    buf_str(out, "}}");
-}
 
 static void request_free(struct http_job *job)
 {
@@ -76,7 +64,7 @@ void door_answer(struct door_request *q, int status, bool stream, const char *bo
 void door_refuse(struct door_request *q, int status, const char *code, const char *message)
 {
     q->status = status;
-    error_print(&q->answer, status, code, message);
+    openai_error_print(&q->answer, status, code, message);
     request_done(q);
 }
 
@@ -86,7 +74,7 @@ static void refuse(struct web_answer *a, int status, const char *message)
 {
     a->status = status;
     buf_clear(&a->body);
-    error_print(&a->body, status, NULL, message);
+    openai_error_print(&a->body, status, NULL, message);
     if (status == 503)
         a->retry_after_s = 1;
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 #include "protocol/base/json_text.h"
 #include "workers/engine/template/tool_calls.h"
+#include "workers/http/openai_error.h"
 
 static void text_print(struct buf *out, const char *s, size_t len)
 {
@@ -717,7 +718,7 @@ bool reply_stream(struct buf *out, const struct reply_context *x, struct serve_j
         char text[ERROR_TEXT_BYTES];
         error_tell(&j->err, text);
         buf_str(out, events ? "data: " : "");
-        reply_error(out, 500, NULL, text);
+        openai_error_print(out, 500, NULL, text);
         buf_str(out, events ? "\n\n" : "\n");
     } else if (j->ask.include_usage) {
         buf_str(out, "data: ");
@@ -728,21 +729,4 @@ bool reply_stream(struct buf *out, const struct reply_context *x, struct serve_j
     }
     buf_str(out, events ? "data: [DONE]\n\n" : "");
     return true;
-}
-
-void reply_error(struct buf *out, int status, const char *code, const char *message)
-{
-    const char *type = status == 401   ? "authentication_error"
-                       : status == 404 ? "not_found_error"
-                       : status < 500  ? "invalid_request_error"
-                       : status == 503 ? "overloaded_error"
-                                       : "server_error";
-    buf_str(out, "{\"error\":{\"message\":");
-    string_print(out, message);
-    buf_fmt(out, ",\"type\":\"%s\",\"param\":null,\"code\":", type);
-    if (code)
-        string_print(out, code);
-    else
-        buf_fmt(out, "%d", status);
-    buf_str(out, "}}");
 }

@@ -17,5 +17,3 @@ void reply_print(struct buf *out, const struct reply_context *x, const struct se
 /* What is new since the last call, as server-sent events; when the job is done, "data: [DONE]" follows. vLLM's /generate has lines of JSON
  * instead. Returns true when nothing will follow. */
 bool reply_stream(struct buf *out, const struct reply_context *x, struct serve_job *j);
-/* An error in OpenAI's shape, for an HTTP status. code: a word by which clients know it; NULL: the status, as in vLLM. */
-void reply_error(struct buf *out, int status, const char *code, const char *message);

@@ -4,6 +4,7 @@
 #include <string.h>
 #include "protocol/base/file.h"
 #include "protocol/base/json_text.h"
+#include "workers/http/openai_error.h"
 #include "workers/serve/policy.h"
 #include "workers/serve/routes_parts.h"
 #include "workers/serve/serve_job.h"
@@ -29,7 +30,7 @@ static void serve_refuse_code(struct web_answer *a, int status, const char *code
 {
     a->status = status;
     buf_clear(&a->body);
-    reply_error(&a->body, status, code, message);
+    openai_error_print(&a->body, status, code, message);
     if (status == 503)
         a->retry_after_s = 1;
 }

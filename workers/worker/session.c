@@ -9,6 +9,7 @@
 #include "protocol/base/json_text.h"
 #include "workers/engine/sampler/generator.h"
 #include "workers/engine/text/tokenizer.h"
+#include "workers/http/openai_error.h"
 #include "workers/serve/serve_job.h"
 
 #define SAID_MAX 1024    // replies whose messages are known again; the oldest are forgotten
@@ -260,7 +261,7 @@ static bool refusal_make(const struct session *s, const struct error *why, char 
     struct buf body = BUF_INIT;
     int status = why->code == ERR_NO_MEMORY ? 500 : 400;
     error_tell(why, words);
-    reply_error(&body, status, why->code == ERR_CONTEXT ? "context_length_exceeded" : NULL, words);
+    openai_error_print(&body, status, why->code == ERR_CONTEXT ? "context_length_exceeded" : NULL, words);
     *text = reply_make(s, status, false, &body);
     buf_release(&body);
     return *text || error_set(err, ERR_NO_MEMORY, "no memory for a reply");
@@ -547,13 +548,4 @@ int session_n_path(const struct session *s)
 const struct session_path *session_path(const struct session *s, int i)
 {
     return &s->path[i].tokens;
-}
-
-int64_t session_n_drawn(const struct session *s)
-{
-    int64_t n = 0;
-    for (int i = 0; i < s->n_path; i++)
-        for (int64_t k = 0; k < s->path[i].tokens.n; k++)
-            n += s->path[i].tokens.mask[k];
-    return n;
 }

@@ -57,4 +57,3 @@ char *session_reply(struct session *s, const struct session_config *c, int64_t v
 
 int session_n_path(const struct session *s);
 const struct session_path *session_path(const struct session *s, int i);
-int64_t session_n_drawn(const struct session *s);    // tokens of all paths
