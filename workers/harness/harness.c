@@ -56,6 +56,7 @@ struct session {
     char *from;    // as in struct turn; owned, as the next
     char *row;
     int64_t serial, sample, item, seed;
+    int64_t oldest;    // as in struct turn, by the session's last turn
     char key[DOOR_KEY_MAX];
     char **reply;    // (n_reply) texts, owned
     int64_t n_reply, n_served;
@@ -103,26 +104,6 @@ static void wake_up(void *ctx)
     (void)!write(h->wake, &one, sizeof one);    // EAGAIN: it is awake
 }
 
-static void job_push(struct turn_job **first, struct turn_job **last, struct turn_job *job)
-{
-    job->next = NULL;
-    if (*last)
-        (*last)->next = job;
-    else
-        *first = job;
-    *last = job;
-}
-
-static struct turn_job *job_pop(struct turn_job **first, struct turn_job **last)
-{
-    struct turn_job *job = *first;
-    if (job)
-        *first = job->next;
-    if (!*first)
-        *last = NULL;
-    return job;
-}
-
 /* ---- answers to the worker ---- */
 
 static void job_finish(struct harness *h, struct turn_job *job)
@@ -131,7 +112,7 @@ static void job_finish(struct harness *h, struct turn_job *job)
     h->stats.n_turn += !job->answer.later;
     h->stats.n_timeout += job->answer.state == SCORE_TIMEOUT;
     h->stats.n_error += job->answer.state == SCORE_ERROR;
-    job_push(&h->done_first, &h->done_last, job);
+    turn_job_push(&h->done_first, &h->done_last, job);
     pthread_mutex_unlock(&h->lock);
     h->config.wake(h->config.ctx);
 }
@@ -147,25 +128,40 @@ static void job_answer(struct harness *h, struct turn_job *job, json_t *o)
     job_finish(h, job);
 }
 
-static void session_tell(struct harness *h, struct session *s, json_t *o)
+/* Answer a turn without an answer of the program: it is left out because of why. */
+static void job_fail(struct harness *h, struct turn_job *job, enum score_state score, const char *why)
+{
+    job->answer.state = score;
+    snprintf(job->answer.reason, sizeof job->answer.reason, "%s", why);
+    job_finish(h, job);
+}
+
+static void job_later(struct harness *h, struct turn_job *job)
+{
+    job->answer.later = true;
+    job_finish(h, job);
+}
+
+/* The turn that waits for an answer, which the caller gives. */
+static struct turn_job *asked_pop(struct session *s)
 {
     struct turn_job *job = s->asked;
     s->asked = NULL;
-    job_answer(h, job, o);
+    return job;
+}
+
+static void session_tell(struct harness *h, struct session *s, json_t *o)
+{
+    job_answer(h, asked_pop(s), o);
 }
 
 static void end_tell(struct harness *h, struct session *s)
 {
-    json_t *o = json_pack("{s:b}", "done", 1);
     if (s->score != SCORE_OK) {
-        struct turn_job *job = s->asked;
-        s->asked = NULL;
-        json_decref(o);
-        job->answer.state = s->score;
-        snprintf(job->answer.reason, sizeof job->answer.reason, "%s", s->reason);
-        job_finish(h, job);
+        job_fail(h, asked_pop(s), s->score, s->reason);
         return;
     }
+    json_t *o = json_pack("{s:b}", "done", 1);
     if (o && s->has_reward)
         json_object_set_new(o, "reward", json_real(s->reward));
     if (o && s->has_acc)
@@ -222,20 +218,10 @@ static bool reply_add(struct session *s, const char *text)
     return true;
 }
 
-static void session_free(struct harness *h, struct session *s)
+/* Free a session that is not in the list and has no program. */
+static void session_release(struct session *s)
 {
-    struct session **at = &h->session;
-    while (*at != s)
-        at = &(*at)->next;
-    *at = s->next;
-    h->n_session--;
-    program_end(h, s);
     player_release(&s->player);
-    if (s->asked) {
-        s->asked->answer.state = SCORE_ERROR;
-        snprintf(s->asked->answer.reason, sizeof s->asked->answer.reason, "harness: the session was dropped");
-        job_finish(h, s->asked);
-    }
     replies_clear(s);
     free(s->reply);
     json_decref(s->request);
@@ -245,20 +231,36 @@ static void session_free(struct harness *h, struct session *s)
     free(s);
 }
 
-/* A field of a reply. NULL: it has none. */
+static void session_free(struct harness *h, struct session *s)
+{
+    struct session **at = &h->session;
+    while (*at != s)
+        at = &(*at)->next;
+    *at = s->next;
+    h->n_session--;
+    program_end(h, s);
+    if (s->asked)
+        job_fail(h, asked_pop(s), SCORE_ERROR, "harness: the session was dropped");
+    session_release(s);
+}
+
+/* The object that a reply's text is. NULL: it is none. */
 static json_t *reply_read(const char *text)
 {
     return json_str_read(text, JSON_ALLOW_NUL, NULL);
 }
 
-/* Is this the answer that the recorded session's request i got? */
-static bool record_fits(const struct session *s, int64_t i, const char *text)
+/* Are the session's replies from the given one on those that the record's requests got? */
+static bool record_fits(const json_t *record, const struct session *s, int64_t from)
 {
-    json_t *o = reply_read(text);
-    const char *drawn = json_string_value(json_object_get(o, "drawn"));
-    const char *was = json_string_value(json_array_get(json_object_get(s->record, "drawn"), (size_t)i));
-    bool fits = drawn && was && strcmp(drawn, was) == 0;
-    json_decref(o);
+    bool fits = s->n_reply <= (int64_t)json_array_size(json_object_get(record, "request"));
+    for (int64_t i = from; fits && i < s->n_reply; i++) {
+        json_t *o = reply_read(s->reply[i]);
+        const char *drawn = json_string_value(json_object_get(o, "drawn"));
+        const char *was = json_string_value(json_array_get(json_object_get(record, "drawn"), (size_t)i));
+        fits = drawn && was && strcmp(drawn, was) == 0;
+        json_decref(o);
+    }
     return fits;
 }
 
@@ -284,12 +286,24 @@ static json_t *record_find(const struct harness *h, const struct session *s)
 }
 
 /* Put what the record says of the session's end into it. */
-static void record_end(struct session *s)
+static void record_end(const json_t *record, struct session *s)
 {
-    const json_t *end = json_object_get(s->record, "end"), *reward = json_object_get(end, "reward"), *acc = json_object_get(end, "ans_acc");
+    const json_t *end = json_object_get(record, "end"), *reward = json_object_get(end, "reward"), *acc = json_object_get(end, "ans_acc");
     s->score = SCORE_OK;
     s->has_reward = json_double_get(reward, &s->reward);
     s->has_acc = json_double_get(acc, &s->acc);
+}
+
+/* Take the end that is on the disk, when this session was played elsewhere meanwhile and has ended there with the same replies: as when its
+ * worker was taken for dead. That reward was acknowledged, and so it is the one that counts. */
+static bool record_take(const struct harness *h, struct session *s)
+{
+    json_t *record = record_find(h, s);
+    bool same = record && s->n_reply == (int64_t)json_array_size(json_object_get(record, "request")) && record_fits(record, s, 0);
+    if (same)
+        record_end(record, s);
+    json_decref(record);
+    return same;
 }
 
 /* A session that has ended well goes to the disk. True also where it cannot be kept because some of its requests are not known. */
@@ -433,6 +447,10 @@ static void reward_take(struct harness *h, struct session *s, struct door_reques
     } else if (s->n_served < s->n_reply || (s->flight_ask[0] && !s->flight)) {    // in its former life it had asked for more
         door_refuse(q, 409, NULL, "this session starts over, since it ends otherwise than before");
         session_start_over(h, s);
+    } else if (record_take(h, s)) {
+        door_refuse(q, 410, "session_over", "this session was played elsewhere meanwhile, and has the reward that it got there");
+        session_over(h, s, SCORE_OK, "");
+        s->end_ms = clock_ms() + GRACE_MS;
     } else if (!record_write(h, s, &err)) {
         log_warn("a reward was not taken: %s", err.text);
         door_refuse(q, 503, NULL, "the reward cannot be written to the run's folder");
@@ -478,7 +496,7 @@ static void requests_serve(struct harness *h, struct session *s)
             }
             request_note(s, s->n_served, q);
             reply_send(request_pop(s), s->reply[s->n_served++]);
-        } else if (s->flight_ask[0]) {    // drawn for now
+        } else if (s->flight_ask[0]) {    // the worker draws for a request, this one or another
             bool same = strcmp(s->flight_ask, q->ask) == 0;
             if (s->flight && !(request_gone(s->flight) && same))
                 return;
@@ -512,10 +530,7 @@ static void record_serve(struct harness *h, struct session *s)
 {
     const json_t *request = json_object_get(s->record, "request");
     int64_t n = (int64_t)json_array_size(request);
-    bool fits = s->n_reply <= n;
-    for (int64_t i = s->n_served; fits && i < s->n_reply; i++)
-        fits = record_fits(s, i, s->reply[i]);
-    if (!fits) {
+    if (!record_fits(s->record, s, s->n_served)) {
         records_drop(h->records, s->item, s->sample);
         json_decref(s->record);
         s->record = NULL;
@@ -528,7 +543,7 @@ static void record_serve(struct harness *h, struct session *s)
     if (!s->asked)
         return;
     if (s->n_reply == n) {
-        record_end(s);
+        record_end(s->record, s);
         session_over(h, s, SCORE_OK, "");
         end_tell(h, s);
         return;
@@ -659,7 +674,7 @@ static void program_ended(struct harness *h, struct session *s)
     } else if (s->n_served < s->n_reply || s->flight_ask[0]) {
         session_start_over(h, s);
     } else {
-        if (!record_write(h, s, &err))
+        if (!record_take(h, s) && !record_write(h, s, &err))
             log_warn("a session is not kept: %s", err.text);
         session_over(h, s, SCORE_OK, "");
     }
@@ -676,7 +691,16 @@ static struct session *session_find(struct harness *h, const struct turn *t)
     return NULL;
 }
 
-/* Of the same worker: an earlier start of it, or items that it has no more. */
+/* Is the turn's item no longer inside its worker? A later turn has said so: this one was sent before it and came after it. */
+static bool turn_is_old(const struct harness *h, const struct turn *t)
+{
+    for (const struct session *s = h->session; s; s = s->next)
+        if (t->serial < s->oldest && strcmp(s->from, t->from) == 0)
+            return true;
+    return false;
+}
+
+/* Drop the sessions that the turn's worker has no more: an earlier start of it had them, or their items have left it. */
 static void old_drop(struct harness *h, const struct turn *t)
 {
     size_t name = strcspn(t->from, "/");
@@ -699,15 +723,8 @@ static struct session *session_new(struct harness *h, const struct turn *t)
     for (int64_t i = 0; ok && i < t->n_text; i++)
         ok = reply_add(s, t->text[i]);
     if (!ok) {
-        if (s) {
-            for (int64_t i = 0; i < s->n_reply; i++)
-                free(s->reply[i]);
-            free(s->reply);
-            free(s->from);
-            free(s->row);
-            json_decref(s->request);
-        }
-        free(s);
+        if (s)
+            session_release(s);
         return NULL;
     }
     size_t at = (size_t)snprintf(s->key, sizeof s->key, "rc-");
@@ -758,26 +775,25 @@ static void session_reset(struct harness *h, struct session *s, const struct tur
 static void turn_take(struct harness *h, struct turn_job *job)
 {
     const struct turn *t = &job->turn;
+    if (turn_is_old(h, t)) {    // nobody waits for it, and a program would play for nobody
+        job_fail(h, job, SCORE_ERROR, "harness: the item was dropped");
+        return;
+    }
     old_drop(h, t);
     struct session *s = session_find(h, t);
     if (!s && h->n_session < SESSIONS_MAX)
         s = session_new(h, t);
     if (!s) {
-        job->answer.state = SCORE_ERROR;
-        snprintf(job->answer.reason, sizeof job->answer.reason, "harness: no room for a session");
-        job_finish(h, job);
+        job_fail(h, job, SCORE_ERROR, "harness: no room for a session");
         return;
     }
+    s->oldest = t->oldest;
     if (!s->fresh && t->n_text < s->n_reply) {    // an older question that came twice: the worker has its answer and never goes back
-        job->answer.later = true;
-        job_finish(h, job);
+        job_later(h, job);
         return;
     }
-    if (s->asked) {    // asked again: the former one was given up
-        s->asked->answer.later = true;
-        job_finish(h, s->asked);
-        s->asked = NULL;
-    }
+    if (s->asked)    // asked again: the former one was given up
+        job_later(h, asked_pop(s));
     if (!s->fresh && t->n_text == s->n_reply + 1 && s->flight_ask[0])
         reply_take(s, t->text[t->n_text - 1]);
     else if (!s->fresh && t->n_text != s->n_reply && s->state != SESSION_OVER)
@@ -831,7 +847,7 @@ static void news_take(struct harness *h)
     struct door_request *q;
     do {
         pthread_mutex_lock(&h->lock);
-        job = job_pop(&h->in_first, &h->in_last);
+        job = turn_job_pop(&h->in_first, &h->in_last);
         h->n_in -= job != NULL;
         pthread_mutex_unlock(&h->lock);
         if (job)
@@ -864,10 +880,7 @@ static int64_t dues_do(struct harness *h)
         else if (s->end_ms)
             next = MIN(next, s->end_ms - now);
         if (s->asked && now - s->asked_ms >= LATER_MS) {
-            struct turn_job *job = s->asked;
-            s->asked = NULL;
-            job->answer.later = true;
-            job_finish(h, job);
+            job_later(h, asked_pop(s));
         } else if (s->asked) {
             next = MIN(next, s->asked_ms + LATER_MS - now);
         }
@@ -934,7 +947,7 @@ bool harness_put(struct harness *h, struct turn_job *job, struct error *err)
     pthread_mutex_lock(&h->lock);
     bool ok = h->n_in < SESSIONS_MAX || error_set(err, ERR_FULL, "%d turns wait for the harness already", SESSIONS_MAX);
     if (ok) {
-        job_push(&h->in_first, &h->in_last, job);
+        turn_job_push(&h->in_first, &h->in_last, job);
         h->n_in++;
     }
     pthread_mutex_unlock(&h->lock);
@@ -945,7 +958,7 @@ bool harness_put(struct harness *h, struct turn_job *job, struct error *err)
 struct turn_job *harness_done(struct harness *h)
 {
     pthread_mutex_lock(&h->lock);
-    struct turn_job *job = job_pop(&h->done_first, &h->done_last);
+    struct turn_job *job = turn_job_pop(&h->done_first, &h->done_last);
     pthread_mutex_unlock(&h->lock);
     return job;
 }
@@ -968,7 +981,7 @@ void harness_free(struct harness *h)
         pthread_join(h->thread, NULL);
     }
     door_free(h->door);
-    while ((job = job_pop(&h->in_first, &h->in_last)) || (job = job_pop(&h->done_first, &h->done_last)))
+    while ((job = turn_job_pop(&h->in_first, &h->in_last)) || (job = turn_job_pop(&h->done_first, &h->done_last)))
         turn_job_free(job);
     records_free(h->records);
     fd_close(&h->wake);

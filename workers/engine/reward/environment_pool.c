@@ -57,7 +57,7 @@ void turn_job_free(struct turn_job *job)
     free(job);
 }
 
-static void job_push(struct turn_job **first, struct turn_job **last, struct turn_job *job)
+void turn_job_push(struct turn_job **first, struct turn_job **last, struct turn_job *job)
 {
     job->next = NULL;
     if (*last)
@@ -67,7 +67,7 @@ static void job_push(struct turn_job **first, struct turn_job **last, struct tur
     *last = job;
 }
 
-static struct turn_job *job_pop(struct turn_job **first, struct turn_job **last)
+struct turn_job *turn_job_pop(struct turn_job **first, struct turn_job **last)
 {
     struct turn_job *job = *first;
     if (job && !(*first = job->next))
@@ -85,7 +85,7 @@ static void job_done(struct environment_pool *p, struct turn_job *job, int64_t s
     s->n_timeout += job->answer.state == SCORE_TIMEOUT;
     s->n_error += job->answer.state == SCORE_ERROR;
     s->latency_ms = s->latency_ms > 0 ? 0.9 * s->latency_ms + 0.1 * ms : ms;
-    job_push(&p->done_first, &p->done_last, job);
+    turn_job_push(&p->done_first, &p->done_last, job);
 }
 
 static void *copy_main(void *arg)
@@ -101,7 +101,7 @@ static void *copy_main(void *arg)
         p->why = err;
     }
     while (e && !p->closing) {
-        struct turn_job *job = job_pop(&c->first, &c->last);
+        struct turn_job *job = turn_job_pop(&c->first, &c->last);
         if (!job) {
             pthread_cond_wait(&p->work, &p->lock);
             continue;
@@ -166,7 +166,7 @@ bool environment_pool_put(struct environment_pool *p, struct turn_job *job, stru
         ok = error_set(err, ERR_FULL, "%d turns wait for an environment already", WAITING_MAX);
     } else {
         struct copy *c = &p->copy[key % (uint64_t)p->n];
-        job_push(&c->first, &c->last, job);
+        turn_job_push(&c->first, &c->last, job);
         p->stats.waiting++;
         pthread_cond_broadcast(&p->work);
     }
@@ -177,7 +177,7 @@ bool environment_pool_put(struct environment_pool *p, struct turn_job *job, stru
 struct turn_job *environment_pool_done(struct environment_pool *p)
 {
     pthread_mutex_lock(&p->lock);
-    struct turn_job *job = job_pop(&p->done_first, &p->done_last);
+    struct turn_job *job = turn_job_pop(&p->done_first, &p->done_last);
     pthread_mutex_unlock(&p->lock);
     return job;
 }
@@ -224,10 +224,10 @@ bool environment_pool_free(struct environment_pool *p, int64_t wait_ms)
         return false;
     for (int i = 0; i < p->n; i++) {
         pthread_join(p->copy[i].thread, NULL);
-        while ((job = job_pop(&p->copy[i].first, &p->copy[i].last)))
+        while ((job = turn_job_pop(&p->copy[i].first, &p->copy[i].last)))
             turn_job_free(job);
     }
-    while ((job = job_pop(&p->done_first, &p->done_last)))
+    while ((job = turn_job_pop(&p->done_first, &p->done_last)))
         turn_job_free(job);
     pthread_mutex_destroy(&p->lock);
     pthread_cond_destroy(&p->work);

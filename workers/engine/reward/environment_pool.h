@@ -11,11 +11,14 @@ struct turn_job {
     char *row, **text;    // owned; text (turn.n_text)
     char *from;           // owned; NULL: no harness
     struct turn_answer answer;
-    struct turn_job *next;    // the pool's own
+    struct turn_job *next;    // of whoever has it
 };
 /* A job for a turn of n_text texts, with room for their pointers. Returns it for turn_job_free; NULL: no memory. */
 struct turn_job *turn_job_new(int64_t n_text);
 void turn_job_free(struct turn_job *job);    // NULL is fine
+/* A list of jobs, from *first to *last, both NULL without any: put one at its end, or take its first; NULL: there is none. */
+void turn_job_push(struct turn_job **first, struct turn_job **last, struct turn_job *job);
+struct turn_job *turn_job_pop(struct turn_job **first, struct turn_job **last);
 
 /* Counted since the start, except waiting. */
 struct environment_stats {
