@@ -5,10 +5,9 @@ the run."""
 import json
 import os
 import signal
-import subprocess
 import sys
 import unittest
-from run_tools import ROLLCALL, RunCase, Run
+from run_tools import Run, RunCase
 
 STEPS = 10
 # Its first words say the level that it was told, and the higher that is the fewer texts are right: three of four at level 1, and so on.
@@ -69,11 +68,6 @@ class Curriculum(RunCase):
                          curriculum_levels=4, curriculum_pass_rate=0.6, curriculum_groups=12, save_interval=2, n_behind=1)
         cls.rows = dict(reward_type=f"program:exec {sys.executable} {cls.task.path('score.py')}", dataset=cls.task.path("levels.jsonl"),
                         curriculum_levels=4, curriculum_pass_rate=0.6, curriculum_groups=12, curriculum_column="hard")
-
-    def tool(self, *args):
-        p = subprocess.run([ROLLCALL, *args], capture_output=True, text=True, timeout=240)
-        self.assertEqual(p.returncode, 0, p.stderr)
-        return [json.loads(line) for line in p.stdout.splitlines()]
 
     def end(self, run):
         code, last = run.wait()

@@ -10,27 +10,9 @@ import sys
 import threading
 import unittest
 import tiny_model
-from run_tools import ROLLCALL, ROOT, RunCase, commands
+from run_tools import PLAY, ROLLCALL, ROOT, RunCase, commands
 
 STEPS = 6
-# Says back a number that depends on the seed and on all that the model has said; the first answer depends on the seed alone.
-PLAY = '''import json, sys
-games = {}
-for line in sys.stdin:
-    q = json.loads(line)
-    game = games.setdefault(q["episode"], [0, 0])
-    answer = {}
-    if q["op"] == "reset":
-        game[:] = [q["seed"] % 97, 0]
-        answer = {"observation": f"start {game[0]}"}
-    elif q["op"] == "step":
-        game[:] = [(game[0] * 31 + sum(map(ord, q["text"]))) % 1000, game[1] + 1]
-        good = sum(ord(c) % 2 for c in q["text"]) / max(len(q["text"]), 1)
-        answer = {"observation": f"seen {game[0]}" + " tag" * q["text"].count("</think>"), "role": "tool", "reward": good, "done": game[0] % 5 == 0}
-    if q["op"] == "end":
-        del games[q["episode"]]
-    print(json.dumps({"id": q["id"], **answer}), flush=True)
-'''
 
 
 class Environments(RunCase):
@@ -51,12 +33,6 @@ class Environments(RunCase):
         code, last = run.wait()
         self.assertEqual((code, last.get("event")), (0, "finished"), run.logs())
         return run, (run.weights(STEPS), run.ledger())
-
-    def tool(self, *args, lines=()):
-        text = "".join(json.dumps(line) + "\n" for line in lines)
-        p = subprocess.run([ROLLCALL, *args], input=text, capture_output=True, text=True, timeout=240)
-        self.assertEqual(p.returncode, 0, p.stderr)
-        return [json.loads(line) for line in p.stdout.splitlines()]
 
     def plays(self):
         """The ids of the environment's processes."""

@@ -5,29 +5,12 @@ environment of the same game is; rewards that were acknowledged count once, whoe
 import json
 import os
 import signal
-import subprocess
 import sys
 import unittest
-from run_tools import ROLLCALL, ROOT, RunCase, commands
+from run_tools import PLAY, RunCase, commands
 
 STEPS = 3
-# The game of environment_test: what is said depends on the seed and on all that the model has said.
-PLAY = '''import json, sys
-games = {}
-for line in sys.stdin:
-    q = json.loads(line)
-    game = games.setdefault(q["episode"], [0, 0])
-    answer = {}
-    if q["op"] == "reset":
-        game[:] = [q["seed"] % 97, 0]
-        answer = {"observation": f"start {game[0]}"}
-    elif q["op"] == "step":
-        game[:] = [(game[0] * 31 + sum(map(ord, q["text"]))) % 1000, game[1] + 1]
-        good = sum(ord(c) % 2 for c in q["text"]) / max(len(q["text"]), 1)
-        answer = {"observation": f"seen {game[0]}", "role": "tool", "reward": good, "done": game[0] % 5 == 0}
-    print(json.dumps({"id": q["id"], **answer}), flush=True)
-'''
-# The same as a program that asks: the last line is its reward.
+# The game of PLAY as a program that asks; the tests print the reward as the last line.
 ASKS = '''import http.client, json, os, sys
 s = json.loads(sys.stdin.readline())
 host, key = os.environ["OPENAI_BASE_URL"].split("/")[2], os.environ["OPENAI_API_KEY"]
@@ -87,12 +70,6 @@ class Harness(RunCase):
         code, last = run.wait()
         self.assertEqual((code, last.get("event")), (0, "finished"), run.logs())
         return run
-
-    def tool(self, *args, lines=()):
-        text = "".join(json.dumps(line) + "\n" for line in lines)
-        p = subprocess.run([ROLLCALL, *args], input=text, capture_output=True, text=True, timeout=240)
-        self.assertEqual(p.returncode, 0, p.stderr)
-        return [json.loads(line) for line in p.stdout.splitlines()]
 
     def kept(self, run):
         """All that a run made."""

@@ -40,6 +40,25 @@ for line in sys.stdin:
     print(json.dumps({"id": q["id"], "reward": good, "format_acc": 1, "ans_acc": good > 0.5}), flush=True)
 '''
 
+# An environment. It says back a number that depends on the seed and on all that the model has said; the first answer depends on the seed alone.
+PLAY = '''import json, sys
+games = {}
+for line in sys.stdin:
+    q = json.loads(line)
+    game = games.setdefault(q["episode"], [0, 0])
+    answer = {}
+    if q["op"] == "reset":
+        game[:] = [q["seed"] % 97, 0]
+        answer = {"observation": f"start {game[0]}"}
+    elif q["op"] == "step":
+        game[:] = [(game[0] * 31 + sum(map(ord, q["text"]))) % 1000, game[1] + 1]
+        good = sum(ord(c) % 2 for c in q["text"]) / max(len(q["text"]), 1)
+        answer = {"observation": f"seen {game[0]}" + " tag" * q["text"].count("</think>"), "role": "tool", "reward": good, "done": game[0] % 5 == 0}
+    if q["op"] == "end":
+        del games[q["episode"]]
+    print(json.dumps({"id": q["id"], **answer}), flush=True)
+'''
+
 POOR_REWARD = r"""# every life of it scores ten responses, fails on two and hangs: so each step of 32 sees all of that
 i=0
 while read -r line; do
@@ -393,6 +412,13 @@ class RunCase(unittest.TestCase):
                   prefix=prefix)
         self.addCleanup(run.kill)
         return run
+
+    def tool(self, *args, lines=()):
+        """What a subcommand prints for these lines of input, both JSON; it must succeed."""
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        p = subprocess.run([ROLLCALL, *args], input=text, capture_output=True, text=True, timeout=240)
+        self.assertEqual(p.returncode, 0, p.stderr)
+        return [json.loads(line) for line in p.stdout.splitlines()]
 
     def query(self, run, text):
         """Rows of the run's journal."""
