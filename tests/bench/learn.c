@@ -191,7 +191,7 @@ static float *gradient_of(struct trainer *t, struct group *const *g, int64_t n, 
     return NULL;
 }
 
-/* The same for the model as it was loaded, on another device. */
+/* The gradient of the model as it was loaded, on another device. */
 static float *gradient_there(struct learn *l, enum dtype dtype, struct group *const *g, const struct trainer_hyper *h, struct error *err)
 {
     float *out = NULL;

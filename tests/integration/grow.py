@@ -40,6 +40,16 @@ def users_of(files):
     return sorted(name for name in found if name.endswith(".c"))
 
 
+def together(kinds):
+    """The edits of all kinds of rows, {kind: edits}, as edits of one tree; NAME in a file's name becomes grown."""
+    edits = {}
+    for how in kinds.values():
+        for name, change in how.items():
+            name = name.replace("NAME", "grown")
+            edits[name] = edits.get(name, []) + change if isinstance(change, list) else change
+    return edits
+
+
 class Grown:
     """edits: {path: [(text that is there once, what stands in its place)]}, or {path: text} for a new file."""
 

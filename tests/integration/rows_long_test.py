@@ -46,18 +46,10 @@ int main(void)
 '''
 
 
-def together():
-    edits = {}
-    for kind in EDITS.values():
-        for name, how in kind.items():
-            edits.setdefault(name, []).extend(how)
-    return edits
-
-
 class Rows(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.grown = grow.Grown(together())
+        cls.grown = grow.Grown(grow.together(EDITS))
         cls.addClassCleanup(cls.grown.folder.cleanup)
 
     def test_the_table_names_the_files_that_were_changed_and_no_others(self):

@@ -116,8 +116,30 @@ const struct weights_form *weights_grown(void)
     return &form;
 }
 '''
+STATE_FORM = r'''
+#include <stdio.h>
+#include "workers/engine/trainer/trainer_impl.h"
+
+static struct state_form form;
+
+static bool grown_run(struct trainer *t, const struct trainer_hyper *h, struct error *err)
+{
+    fputs("an update of a form that was added\n", stderr);
+    return state_here.run(t, h, err);
+}
+
+const struct state_form *state_grown(void)
+{
+    form = state_here;
+    form.run = grown_run;
+    return &form;
+}
+'''
 # Kind of row: what a script changes.
 EDITS = {
+    "alarm": {
+        "protocol/settings/alarm_book.c": [('    { "left_out", ', '    { "grown", M_REWARD, ALARM_ABOVE, 7, 2, false, "{} is more than there was", "an alarm that was added" },\n    { "left_out", ')],
+    },
     "algorithm": {
         "protocol/settings/knobs.c": [('"GRPO|DAPO|', '"GRPO|GROWN|DAPO|')],
         "protocol/settings/preset.c": [('    { "algo", "DAPO", "kl_coeff", "0" },\n',
@@ -164,6 +186,11 @@ EDITS = {
         "workers/engine/model/model_impl.h": [("void weights_form_set(struct model *m);", "const struct weights_form *weights_grown(void);\nvoid weights_form_set(struct model *m);")],
         "workers/engine/model/whole.c": [("m->weights  ? &weights_whole", "m->weights  ? weights_grown()")],
     },
+    "form of a trainer's state": {
+        "workers/engine/trainer/NAME.c": STATE_FORM,
+        "workers/engine/trainer/trainer_impl.h": [("extern const struct state_form state_here,", "const struct state_form *state_grown(void);\nextern const struct state_form state_here,")],
+        "workers/engine/trainer/update.c": [("&state_sliced : &state_here;", "&state_sliced : state_grown();")],
+    },
     "subcommand": {
         "console/NAME_cmd.c": SUBCOMMAND,
         "console/main.c": [("X(quickstart) X(init)", "X(quickstart) X(grown) X(init)")],
@@ -174,12 +201,15 @@ EDITS = {
 class Rows(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.grown = grow.Grown({name.replace("NAME", "grown"): how for edits in EDITS.values() for name, how in edits.items()})
+        cls.grown = grow.Grown(grow.together(EDITS))
         cls.addClassCleanup(cls.grown.folder.cleanup)
 
     def test_the_table_names_the_files_that_were_changed_and_no_others(self):
         for kind, edits in EDITS.items():
             self.assertEqual(set(grow.row_of(kind)), set(edits), kind)
+
+    def test_an_alarm_is_in_the_book(self):
+        self.assertRegex(self.grown.ask("settings", "--alarms"), r"\ngrown:\n  metric: metrics/reward\n  above: 7\n  steps: 2\n")
 
     def test_an_algorithm_sets_what_its_rows_say(self):
         self.assertRegex(self.grown.ask("settings"), r"`algo` .*GRPO, GROWN, DAPO")
@@ -239,6 +269,21 @@ class Rows(unittest.TestCase):
         self.assertEqual(got.stdout, want.stdout)
         self.assertIn("a pass of a form that was added\n", got.stderr)
         self.assertIn("weights of a form that was added\n", got.stderr)
+
+    def test_a_form_of_a_trainers_state_trains_to_the_same_bytes(self):
+        folder, rows = self.grown.path("untrained"), self.grown.path("told.jsonl")
+        tiny_model.write(folder)
+        with open(rows, "w", encoding="utf-8") as f:
+            f.write(json.dumps({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}) + "\n")
+        said, trained = {}, {}
+        for program in (ROLLCALL, self.grown.program):
+            out = self.grown.path("trained-" + str(len(said)))
+            said[program] = subprocess.run([program, "sft", "--model", folder, "--out", out, "--threads", "1", rows + ",steps=2,batch=1"],
+                                           capture_output=True, text=True, check=True).stderr
+            with open(os.path.join(out, "model.safetensors"), "rb") as f:
+                trained[program] = f.read()
+        self.assertEqual(trained[ROLLCALL], trained[self.grown.program])
+        self.assertEqual([said[program].count("an update of a form that was added\n") for program in said], [0, 2])
 
     def test_a_subcommand_is_listed_and_runs(self):
         self.assertRegex(self.grown.ask("--help"), r"\n  grown +a command that was added\n")

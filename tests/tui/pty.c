@@ -165,7 +165,7 @@ static bool is_blank(const VTermScreenCell *c)
     return c->chars[0] == 0 || c->chars[0] == ' ';    // erased, written
 }
 
-/* The same to the eye: of a blank, only the ground is seen. */
+/* Do they look alike? Only the ground of a blank is seen. */
 static bool cell_same(const VTermScreenCell *a, const VTermScreenCell *b)
 {
     if (a->attrs.underline != b->attrs.underline || a->attrs.reverse != b->attrs.reverse || !vterm_color_is_equal(&a->bg, &b->bg))

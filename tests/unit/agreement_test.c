@@ -268,7 +268,7 @@ static void by_decoding(struct engine *e, const struct text *t, const int *list,
     model_run_free(r);
 }
 
-/* The same by the trainer, in micro-batches of at most budget tokens. */
+/* The log-probs by the trainer, in micro-batches of at most budget tokens. */
 static void by_training(struct engine *e, const struct text *t, int64_t budget, float out[SEQS][NEW])
 {
     struct error err = { 0 };

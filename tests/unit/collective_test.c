@@ -474,7 +474,7 @@ static bool sum_is_spread(struct exchange *x, struct giver *g, struct error *err
     return true;
 }
 
-/* Of a step: what this rank's micro-batches and its shards of the sum come to. */
+/* A step counts what this rank's micro-batches and its shards of the sum come to. */
 static bool bytes_are_counted(struct exchange *x, const struct giver *g, int64_t n_micro, struct error *err)
 {
     int rank = collective_rank(g->f.c), n_rank = collective_n_rank(g->f.c);

@@ -386,7 +386,7 @@ static void bulk_put(struct journal *j, int i)
         fail_msg("%s", err.text);
 }
 
-/* The same, as the controller does it: slow work comes after the commit. */
+/* As the controller puts a bulk: slow work comes after the commit. */
 static void bulk_put_and_rest(struct journal *j, int i)
 {
     bulk_put(j, i);

@@ -714,7 +714,7 @@ static void what_gave_nothing_is_let_go_and_the_run_can_still_return(UNUSED void
     ledger_free(l);
 }
 
-/* Of 8 items 5 count: those with the shortest of these lengths, and of the three with 7 tokens the first two. */
+/* 5 of 8 items count: those with the shortest of these lengths, and the first two of the three with 7 tokens. */
 static const int64_t lengths[8] = { 9, 3, 1, 7, 7, 2, 8, 7 };
 static const int64_t shortest[5] = { 1, 2, 3, 4, 5 };
 

@@ -58,7 +58,7 @@ static bool piece_end(UNUSED void *ctx, UNUSED int p, UNUSED struct error *err)
     return true;
 }
 
-/* The same gradient, not added to zeros but set piece by piece: the same bits. */
+/* A gradient that is set piece by piece has the bits of one that is added to zeros. */
 static void pieces_are_the_flat_gradient(struct golden *g, struct model_run *r, const struct model_batch *b, const struct token_loss *loss,
                                          const float *want, const char *name)
 {
@@ -77,7 +77,7 @@ static void pieces_are_the_flat_gradient(struct golden *g, struct model_run *r, 
     mem_free(g->dev, x.flat);
 }
 
-/* The same gradient, not added to zeros but set as a whole: the same bits; and zeros where nothing is to be predicted. */
+/* A gradient that is set as a whole has the bits of one that is added to zeros, and is zeros where nothing is to be predicted. */
 static void a_set_gradient_is_the_added_one(struct golden *g, struct model_run *r, const struct model_batch *b,
                                             const struct token_loss *loss, const float *want, const char *name)
 {

@@ -1001,7 +1001,7 @@ static bool linear_bwd_w_adds(struct run *r, const struct adds_size *s, void *y,
     return OP(r->dev, &r->err, linear_bwd_w, .dw = y, .dbias = y2, .dy = values(r, s->n * s->n_out), .x = values(r, s->n * s->n_in),
               .n = s->n, .n_out = s->n_out, .n_in = s->n_in, .dtype = r->dtype);
 }
-/* The same set in place of what is there: NAN. */
+/* Set in place of what is there, NAN. */
 static bool linear_bwd_w_sets(struct run *r, const struct adds_size *s, void *y, void *y2)
 {
     return OP(r->dev, &r->err, mem_fill, .y = y, .size_bytes = (size_t)(s->n_out * s->n_in) * 4, .byte = 0xff)

@@ -734,7 +734,7 @@ static void any_number_of_ranks_leaves_the_same_bytes(UNUSED void **state)
     }
 }
 
-/* Of one group too, whose last groups have fewer micro-batches; and what is left behind depends on the size of a group. */
+/* Groups of several micro-batches too, the last of which may have fewer. The bytes depend on the size of a group. */
 static void any_number_of_ranks_leaves_the_same_bytes_with_the_same_groups(UNUSED void **state)
 {
     static const int groups[] = { 2, 4 };

@@ -11,8 +11,8 @@
  * A pass asks for layer l + 2 (backward: l - 2) as soon as layer l is launched, so one layer travels while the next one computes, and
  * at a pass's turn its last two layers are still there. Copies of changed weights are forgotten (model_pieces_forget).
  *
- * Of a slice or a stage the same goes for what it has. Its embedding others read too: while that is so it stays in its place (team_embed,
- * model_work_run). */
+ * A slice or a stage goes through the pieces that it has in this way too. Other devices also read its embedding, which stays in its place
+ * while they do (rank_embed in run_team.c, table_bind in run_stages.c). */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -177,7 +177,7 @@ void model_fetches(struct model *m, const struct model_fetch *fetch)
 }
 
 /* ---- in a run */
-/* Of a stage's pieces those of other stages have no elements, and need no place. */
+/* The pieces of other stages have no elements, and need no place. */
 static bool piece_is_here(const struct model *m, int p)
 {
     int64_t first;

@@ -427,7 +427,7 @@ struct model *model_new_empty(const struct model_config *c, struct device *dev, 
     return m;
 }
 
-/* The same base with an adapter of its own, all 0. */
+/* A view of m's base, with an adapter of its own that is all 0. */
 static struct model *adapter_new_like(const struct model *m, struct error *err)
 {
     struct model *n = model_view(m->base ? m->base : m, err);

@@ -101,9 +101,6 @@ void model_length_set(struct model *m, int64_t n_tok);
 void *model_weights(const struct model *m, size_t *size_bytes);
 size_t model_weight_bytes(const struct model *m);    // of the whole, wherever it is
 bool model_is_whole(const struct model *m);          // it has that arena
-/* Free the arena, or let go of what is elsewhere. Then m is a shape, or, with a team, slices only.
- * Call it before a run, a trainer or a publication is made with m. m must not have an adapter. */
-void model_weights_drop(struct model *m);
 /* The weights have been written: the back end repacks its matrices, and a team's slices are
  * filled. */
 MUST_USE bool model_weights_changed(struct model *m, struct error *err);

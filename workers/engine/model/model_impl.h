@@ -68,7 +68,8 @@ void flat_release(struct flat_order *t);
  * one that weights_form_set finds for it. NULL: the form cannot do this, and whoever asks for it has
  * a bug. What is not said is as for the namesake in model.h. */
 struct weights_form {
-    // Neither cut nor kept in shards, and not under an adapter: all that may still be done to it.
+    // It has no team, keeps no shards, has no adapter and is no view. So it may still be given any of
+    // these.
     bool plain;
     bool sliced;    // model_is_sliced
     // In a run: piece p is needed soon; it is needed now, by what the device is asked for next. at:
@@ -201,7 +202,8 @@ MUST_USE bool layer_handles_refresh(struct model *m, const struct layer_w *w, st
 void layer_handles_free(struct model *m, struct layer_w *w);
 /* whole.c: free whole weights, and the handles on them. */
 void weights_free(struct model *m);
-/* What the table of a form has where every piece is there, or nothing is to be taken. */
+/* For the tables of several forms: nothing has to be done, since every piece is there or nothing is
+ * to be taken; and what whole weights have. */
 MUST_USE bool piece_stays(struct model *m, int p, struct error *err);
 MUST_USE bool weights_stay(struct model *m, struct error *err);
 const struct layer_w *whole_layer(const struct model *m, int64_t l);
@@ -212,14 +214,17 @@ const struct mem_handle *none_share(struct model *m, struct error *err);
 MUST_USE bool whole_fill(struct model *m, const struct model *src, struct error *err);
 MUST_USE bool whole_bring(const struct model *m, void *to, struct error *err);
 const void *none_at(const struct model *m, int64_t at);
-#define WEIGHTS_IN_PLACE                                                                                                                   \
-    .ahead = piece_stays, .bind = piece_stays, .at = none_at, .layer = whole_layer, .head = whole_head, .embedding = whole_embedding,      \
-    .room = whole_room, .filled = piece_stays, .take = weights_stay
+/* Rows of a table: layers, head and embedding are those of whole weights; and, besides, no piece has
+ * to be brought. */
+#define WEIGHTS_AS_WHOLE                                                                                                                   \
+    .ahead = piece_stays, .layer = whole_layer, .head = whole_head, .embedding = whole_embedding, .room = whole_room, .filled = piece_stays
+#define WEIGHTS_IN_PLACE WEIGHTS_AS_WHOLE, .bind = piece_stays, .at = none_at, .take = weights_stay
 /* bound.c: element `at`, if piece p, which is at mem, has it; else NULL. */
 const void *piece_at(const struct model *m, int p, const char *mem, int64_t at);
-/* bound.c: pieces of weights in shards. For whole weights these functions do nothing, or are about
- * the whole. */
-/* Piece p is needed soon. Nothing happens if the model has no such piece. */
+/* What a run asks of its model's weights, whatever their form. Weights that are here in whole have
+ * all their pieces at any time.
+ *
+ * Piece p is needed soon. Nothing happens if the model has no such piece. */
 static inline bool model_ahead(struct model *m, int p, struct error *err)
 {
     return m->form->ahead(m, p, err);

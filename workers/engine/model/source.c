@@ -134,20 +134,9 @@ static bool source_bring(const struct model *m, void *to, struct error *err)
     return m->source->bring(m->source->ctx, m, 0, model_n_piece(m), to, err);
 }
 
-const struct weights_form weights_elsewhere = { .plain = true,
-                                                .ahead = piece_stays,
-                                                .bind = source_piece,
-                                                .at = source_at,
-                                                .layer = whole_layer,
-                                                .head = whole_head,
-                                                .embedding = whole_embedding,
-                                                .room = whole_room,
-                                                .filled = piece_stays,
-                                                .take = whole_take,
-                                                .share = none_share,
-                                                .changed = weights_stay,
-                                                .bring = source_bring,
-                                                .held = source_held };
+const struct weights_form weights_elsewhere = { WEIGHTS_AS_WHOLE,        .plain = true,         .bind = source_piece,
+                                                .at = source_at,         .take = whole_take,    .share = none_share,
+                                                .changed = weights_stay, .bring = source_bring, .held = source_held };
 
 static bool slices_take(struct model *m, struct error *err)
 {
@@ -156,20 +145,9 @@ static bool slices_take(struct model *m, struct error *err)
     return ok;
 }
 
-const struct weights_form weights_uncut = { .sliced = true,
-                                            .ahead = piece_stays,
-                                            .bind = source_piece,
-                                            .at = source_at,
-                                            .layer = whole_layer,
-                                            .head = whole_head,
-                                            .embedding = whole_embedding,
-                                            .room = whole_room,
-                                            .filled = piece_stays,
-                                            .take = slices_take,
-                                            .changed = team_changed,
-                                            .give = team_take,
-                                            .fill = team_fill,
-                                            .held = uncut_held };
+const struct weights_form weights_uncut = { WEIGHTS_AS_WHOLE,  .sliced = true,      .bind = source_piece,
+                                            .at = source_at,   .take = slices_take, .changed = team_changed,
+                                            .give = team_take, .fill = team_fill,   .held = uncut_held };
 
 struct model *model_taken(struct model *m, struct error *err)
 {

@@ -37,9 +37,9 @@ struct team {
     atomic_uint done[TEAM_MAX];    // of each rank, in a call: team_done
     atomic_int failed;             // 1 + the rank that failed first, in a call; 0: none has
     const struct team *above;      // that a team of a stage's devices belongs to; NULL: it belongs to none
-    model_failed_fn *tell;         // model_team_tell, for rank q with device tell_first + q tell_each
+    model_failed_fn *tell;         // model_team_tell, for rank q with device tell_first + q each
     void *tell_ctx;
-    int tell_first, tell_each;
+    int tell_first;
     bool recording;          // with epoch
     pthread_mutex_t turn;    // guards: the recording
 };
@@ -83,7 +83,7 @@ static void share_failed(struct team *t, int q)
     int none = 0;
     bool first = atomic_compare_exchange_strong(&t->failed, &none, 1 + q);
     if (first && t->tell && !(t->above && atomic_load(&t->above->failed)))
-        t->tell(t->tell_ctx, t->tell_first + q * t->tell_each, &t->rank[q].err);
+        t->tell(t->tell_ctx, t->tell_first + q * t->each, &t->rank[q].err);
     raise_and_wake(&t->round);
     for (int other = 0; other < t->n; other++)
         raise_and_wake(&t->done[other]);
@@ -198,14 +198,12 @@ void model_team_tell(struct model *m, model_failed_fn *fn, void *ctx)
     struct team *t = m->team;
     t->tell = fn;
     t->tell_ctx = ctx;
-    t->tell_each = t->each;
     for (int q = 0; q < t->n && t->each > 1; q++) {
         struct team *of = t->rank[q].slice->team;
         of->above = t;
         of->tell = fn;
         of->tell_ctx = ctx;
         of->tell_first = q * t->each;
-        of->tell_each = 1;
     }
 }
 

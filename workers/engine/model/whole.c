@@ -87,13 +87,6 @@ void model_detach(struct model *m)
     weights_free(m);
 }
 
-void model_weights_drop(struct model *m)
-{
-    BUG_IF(!m->form->plain && !m->team, "the arena of an adapter, a view or shards");
-    weights_free(m);
-    source_free(m);
-}
-
 /* ---- in a run: every piece is there */
 bool piece_stays(UNUSED struct model *m, UNUSED int p, UNUSED struct error *err)
 {

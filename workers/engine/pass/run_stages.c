@@ -13,7 +13,6 @@
 #include "workers/engine/model/model_impl.h"
 #include "workers/engine/model/pipeline.h"
 #include "workers/engine/pass/run_impl.h"
-#include "workers/engine/model/stages.h"
 #include "workers/engine/model/team_impl.h"
 
 #define MARKS (4 * PIPELINE_STAGES_MAX)    // more steps than any stage is ahead of another

@@ -213,7 +213,7 @@ static bool parts_go(const struct model_run *r, const struct linear *l, int64_t 
            && (n_own - 1) * (n_rank - 1) * n * l->n_out <= PARTS_ELEMS_MORE;
 }
 
-/* Of two products each rank has a part of every sum. */
+/* In PRODUCT_O and PRODUCT_DOWN each rank has only a part of every sum. The sums of its other products are whole. */
 static bool rank_product(struct model_run *r, int64_t l, enum product which, const struct linear *w, void *y, const void *x,
                          const struct pass *p, bool for_norm, struct error *err)
 {

@@ -200,7 +200,7 @@ static bool can_be_cut(const struct model *m, const struct trainer_settings *s)
            && stages_check(model_config(m), n_stage, &ignored);
 }
 
-/* Of a trainer whose model is cut over devices more of them, as far as it can be cut. */
+/* Try more devices for a trainer whose model is cut over several, as far as it can be cut. */
 static int devices_make(struct attempt *out, const struct attempt *least, const struct trainer_settings *wanted, const struct model *m)
 {
     int n = 0;

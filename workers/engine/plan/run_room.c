@@ -57,10 +57,10 @@ struct trainer_settings run_trainer_settings(const struct run_config *c, int64_t
 
 struct generator_config run_generator_config(const struct run_config *c)
 {
-    // a run that samples nothing itself has room for visitors already
-    int64_t n_visitor = c->serve[0] && !run_config_posted(c) ? run_config_serve_samples(c) : 0;
+    // a run that samples nothing itself has room for guests already
+    int64_t n_guest = c->serve[0] && !run_config_posted(c) ? run_config_serve_samples(c) : 0;
     return (struct generator_config){
-        .max_seq = c->inference_microbatch_size * c->num_generations + n_visitor,
+        .max_seq = c->inference_microbatch_size * c->num_generations + n_guest,
         // with an environment each sample's next turn is an item of its own
         .max_item = MAX(2 * c->inference_microbatch_size, (int64_t)64) * (c->environment[0] ? c->num_generations : 1)
                     + (c->serve[0] ? run_config_serve_samples(c) : 0),

@@ -4,7 +4,6 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "protocol/base/error.h"
-#include "workers/engine/trainer/trainer.h"
 #include "workers/engine/trainer/state.h"
 
 #define CHECKPOINT_PATH 4096                // bytes of a path

@@ -27,7 +27,7 @@ bool ranks_ends_do(struct rank *k, end_fn *fn, void *ctx, struct error *err)
     struct end_call c = { k, fn, ctx };
     return k->n_end == 1 ? fn(&k->end[0], ctx, err) : model_team_call(trainer_model(k->t), end_do, &c, err);
 }
-/* Of all ranks here, one after the other. */
+/* Call fn for the ends of all ranks here, one rank after the other. */
 static bool all_ends_do(struct ranks *r, end_fn *fn, void *ctx, struct error *err)
 {
     for (int i = 0; i < r->n_here; i++)
@@ -179,7 +179,7 @@ static bool sums_show(struct end *e, UNUSED void *ctx, struct error *err)
     return trainer_freeze(e->t, err) && device_sync(trainer_device(e->t), err) && (!e->x || exchange_meet(e->x, &mine, 1, all, err));
 }
 
-/* The same of teams: each rank puts some pieces of the whole flat order together, from all ranks' and devices' shards. */
+/* The norm of teams: each rank puts some pieces of the whole flat order together, from all ranks' and devices' shards. */
 static bool norm_spread_team(struct rank *k, struct error *err)
 {
     struct trainer_parts whole = trainer_parts(k->t);    // its sums of squares are in the first device's share
@@ -223,7 +223,7 @@ static bool sum_spread(struct end *e, UNUSED void *ctx, struct error *err)
     return true;
 }
 
-/* Of teams that are apart, where each rank has all weights, masters and moments: the whole sum at once. */
+/* Get the whole sum at once, for teams that are apart, where each rank has all weights, masters and moments. */
 static bool apart_spread(struct end *e, UNUSED void *ctx, struct error *err)
 {
     struct trainer_parts p = trainer_parts(e->t);
@@ -307,7 +307,7 @@ static bool reference_run(struct ranks *r, const struct trainer_hyper *h, struct
     return true;
 }
 
-/* Of round k each rank runs group k n_rank + its own number, if there is one. Ranks that are processes go through their rounds each
+/* In round k each rank runs group k n_rank + its own number, if there is one. Ranks that are processes go through their rounds each
  * by itself, and the exchange keeps the order of the sums; those that are all here take turns. */
 static bool rounds_run(struct ranks *r, const struct trainer_hyper *h, int64_t n, struct error *err)
 {
@@ -484,7 +484,7 @@ static bool team_leave(struct end *e, UNUSED void *ctx, struct error *err)
     return ok;
 }
 
-/* Of teams, each of whose devices brings whole pieces of its slice, into a whole model, or for the others. */
+/* The weights of teams: each device brings whole pieces of its slice, into a whole model or for the other ranks. */
 static bool team_weights_get(struct rank *k, struct model *into, struct error *err)
 {
     struct error ignored;

@@ -38,7 +38,7 @@ static bool stats_take(struct end *e, void *stats, struct error *err)
     return exchange_stats_take(e->x, (struct exchange_stats *)stats + e->index, err);
 }
 
-/* Of all devices of the rank since the last such call: what they sent together, and the longest of their times, which run beside each
+/* What the devices of the rank have sent together since the last such call, and the longest of their times, which run beside each
  * other. */
 bool ranks_stats_join(struct rank *k, struct exchange_stats *s, struct error *err)
 {

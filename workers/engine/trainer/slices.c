@@ -1,10 +1,11 @@
 /* slices.c - a trainer whose model is cut over the devices of a team (model_sliced_new)
  *
- * Each slice has a trainer of its own, for what lies on its device or, of masters and moments, in host memory that its device streams: the
- * gradient, masters and moments of the slice's weights, in the order of the slice's table of tensors. AdamW knows only elements, so the slices' new weights are the bytes of the whole's. What does not only know
- * elements goes by the whole flat order, pieces of which are put together on one device or another: the gradient's norm, whose sums are of
- * blocks of that order, the hash, and what checkpoints hold. Parts that all slices have alike are updated alike, and the first one's
- * counts. */
+ * Each slice has a trainer of its own for the gradient, masters and moments of its weights, in the order of the slice's table of tensors.
+ * They lie on the slice's device; masters and moments may also lie in host memory that the device streams.
+ *
+ * AdamW looks at one element at a time, so the slices' new weights are the bytes of the whole's. The gradient's norm, the hash and what
+ * checkpoints hold go by the whole flat order: pieces of it are put together on one device or another. Parts that all slices have are
+ * updated alike in each of them, and the first slice's part counts. */
 #include <stdlib.h>
 #include <string.h>
 #include "kernels/collective/collective.h"
@@ -63,7 +64,7 @@ static bool slices_place(struct model *m, const struct trainer_settings *s, stru
     return model_team_call(m, slice_place, &(struct placing){ m, s }, err) && model_weights_take(m, err);
 }
 
-static bool slices_new(struct trainer *t, struct error *err)
+static bool slices_open(struct trainer *t, struct error *err)
 {
     // 8-bit moments have a scale per block of the flat order: a stage has its layers' blocks as the whole has them
     bool optimizer = t->set.optimizer == OPTIMIZER_ADAMW
@@ -79,7 +80,7 @@ static bool slices_new(struct trainer *t, struct error *err)
     return true;
 }
 
-static void slices_free(struct trainer *t)
+static void slices_close(struct trainer *t)
 {
     t->p.norm_part = NULL;    // the first slice's
     for (int q = 0; q < t->n_device; q++) {
@@ -194,8 +195,8 @@ static bool are_apart(const struct trainer *t)
     return t->device[0]->reach.collect != NULL;
 }
 
-/* Of several ranks: the sum of a piece of the slice, from the shards of all ranks to where this rank's gradient was, which nobody needs any
- * more. */
+/* Several ranks: gather the sum of a piece of the slice from the shards of all ranks. It goes where this rank's gradient was, which nobody
+ * needs any more. */
 static bool slice_collect(void *ctx, int rank, struct error *err)
 {
     const struct norming *of = ctx;
@@ -448,8 +449,8 @@ static bool slice_leave(void *ctx, int rank, struct error *err)
     return ok;
 }
 
-/* Of all ranks' shards each rank hashes some pieces, for which those that are apart all bring theirs; the sum over the ranks is
- * the whole's. */
+/* Each rank hashes some pieces, made of all ranks' shards; ranks that are apart all bring theirs. The sum over the ranks is the hash of the
+ * whole. */
 static bool pieces_hash(struct gather *g, uint64_t *hash, struct error *err)
 {
     const struct trainer *t = g->t;
@@ -500,8 +501,8 @@ static bool slices_norm_all(struct trainer *t, struct error *err)
 }
 
 const struct state_form state_sliced = { .place = slices_place,
-                                         .open = slices_new,
-                                         .close = slices_free,
+                                         .open = slices_open,
+                                         .close = slices_close,
                                          .grad_clear = slices_grad_clear,
                                          .grad_get = slices_grad_get,
                                          .freeze = slices_freeze,

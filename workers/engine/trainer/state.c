@@ -332,7 +332,6 @@ bool trainer_adam_reset(struct trainer *t, struct error *err)
 
 static bool here_adam_reset(struct trainer *t, struct error *err)
 {
-    t->adam_step = 0;
     if (!device_sync(t->dev, err))
         return false;
     for (int k = STATE_MOMENT1; k <= STATE_MOMENT2; k++) {

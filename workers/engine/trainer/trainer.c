@@ -33,8 +33,8 @@ static void memory_of_state(const struct model *m, const struct trainer_settings
     out->host = (size_t)(n - n_dev) * each;
 }
 
-/* Of device q, as if it were the first of its team, which has most to hold: `shape` is what the team has of m, with `activation` bytes for
- * its run. */
+/* What device q holds. It counts as the first of its team, which holds most. `shape` is what the team has of m, with `activation` bytes
+ * for its run. */
 static void memory_of_slice(const struct model *m, const struct model *shape, const struct trainer_settings *s, int q, size_t activation,
                             struct trainer_memory *out)
 {

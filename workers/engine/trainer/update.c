@@ -4,8 +4,9 @@
  * and moments of everything and updates all weights in one run; else of its shards only, one after the other in the order of the
  * pieces, and updates them in a run for each piece. With zero_stage 3 the weights themselves are such shards, laid out as the masters.
  *
- * Of what is kept here the first n_dev elements lie on the device, the others in pinned host memory, from where AdamW streams them
- * (adamw_host). All of them on the device unless offload is set. Of own shards they lie in host memory that the other ranks can read.
+ * The first n_dev elements of what is kept here lie on the device, the others in pinned host memory, from where AdamW streams them
+ * (adamw_host). Without offload all of them lie on the device. A rank that keeps its own shards only has the others in host memory that
+ * the other ranks can read.
  *
  * The gradient's norm is a sum over blocks of SUMSQ_BLOCK elements that are counted from the beginning of their piece, so it does not
  * depend on which rank has which shard. */

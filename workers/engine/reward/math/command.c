@@ -496,19 +496,17 @@ static struct math_node *mark_parse(struct parser *p)
 /* What an accent marks: it says nothing beside a letter, but \\vec{AB} goes from A to B, and is neither BA nor the segment. */
 static struct math_node *accent_parse(struct parser *p)
 {
-    bool arrow = starts(p->t.cmd->name, p->t.cmd->name + strlen(p->t.cmd->name), "vec")
-                 || starts(p->t.cmd->name, p->t.cmd->name + strlen(p->t.cmd->name), "overright");
+    bool arrow = p->t.cmd->arg == '>';
     const char *q = space_skip(p->t.end, p->end), *from, *to;
     if (arrow && q < p->end && *q == '{' && group_find(q, p->end, &from, &to)) {
-        const char *a = space_skip(from, to);
-        while (to > a && to[-1] == ' ')
-            to--;
-        if (to - a == 2 && a[0] >= 'A' && a[0] <= 'Z' && a[1] >= 'A' && a[1] <= 'Z') {
+        const char *a = space_skip(from, to), *end = to;
+        while (end > a && end[-1] == ' ')
+            end--;
+        if (end - a == 2 && a[0] >= 'A' && a[0] <= 'Z' && a[1] >= 'A' && a[1] <= 'Z') {
             char *name = math_take(p->m, 6);
             if (!name)
                 return parser_fail(p);
             memcpy(name, (char[]){ a[0], a[1], '^', 'v', 'e', 'c' }, 6);    // no name in a text contains ^
-            group_find(q, p->end, &from, &to);
             p->p = to + 1;
             token_next(p);
             return symbol_node(p, name, 6);

@@ -5,6 +5,7 @@
  * the last formula or number. Each takes one pass over the text, so that megabytes take milliseconds. A chosen answer
  * that is not mathematics is kept as it is: no other number in it is ever taken in its place. */
 #include <string.h>
+#include "workers/engine/reward/math/lexer.h"
 #include "workers/engine/reward/math/node.h"
 
 #define BOXES_MAX 12
@@ -13,20 +14,9 @@
 #define ANSWER_MAX 70     // ... after "answer" in which its value begins
 #define WHOLE_MAX 400     // bytes of a text that may be an answer as a whole
 
-static bool is_digit(char c)
-{
-    return c >= '0' && c <= '9';
-}
-
 static bool is_space(char c)
 {
     return c == ' ' || (c >= '\t' && c <= '\r');
-}
-
-static bool starts(const char *p, const char *end, const char *what)
-{
-    size_t n = strlen(what);
-    return (size_t)(end - p) >= n && memcmp(p, what, n) == 0;
 }
 
 static bool starts_case(const char *p, const char *end, const char *what)
@@ -39,9 +29,7 @@ static bool starts_case(const char *p, const char *end, const char *what)
 static const char *percent_skip(const char *p, const char *end)
 {
     static const char *const marks[] = { "\\%", "%", "percentage", "percent", "pct" };
-    const char *q = p;
-    while (q < end && is_space(*q))
-        q++;
+    const char *q = space_skip(p, end);
     for (size_t i = 0; i < ARRAY_SIZE(marks); i++)
         if (starts_case(q, end, marks[i]))
             return q + strlen(marks[i]);
@@ -234,20 +222,17 @@ static bool whole_formula(const char *text, const char *end, struct formula *f)
 static const char *joiner_skip(const char *p, const char *end)    // "and", "or", "," between two formulas; NULL: none
 {
     bool any = false;
-    while (p < end && is_space(*p))
-        p++;
+    p = space_skip(p, end);
     if (p < end && *p == ',') {
         any = true;
         p++;
     }
-    while (p < end && is_space(*p))
-        p++;
+    p = space_skip(p, end);
     if (starts(p, end, "and") || starts(p, end, "or")) {
         any = true;
         p += *p == 'a' ? 3 : 2;
     }
-    while (p < end && is_space(*p))
-        p++;
+    p = space_skip(p, end);
     return any ? p : NULL;
 }
 

@@ -205,6 +205,14 @@ static char join_of(const char *s, size_t len)
     return word_is(s, len, "or") || word_is(s, len, "lor") || word_is(s, len, "vee") ? 'o' : 0;
 }
 
+/* What lies before q says nothing: the token after it is as if it came after a blank. */
+static void token_beyond(struct parser *p, const char *q)
+{
+    p->p = q;
+    token_next(p);
+    p->t.space = true;
+}
+
 static void text_token(struct parser *p, const char *from, const char *to, const char *behind)
 {
     struct math_token *t = &p->t;
@@ -222,9 +230,7 @@ static void text_token(struct parser *p, const char *from, const char *to, const
     t->s = from;
     t->len = (int32_t)(to - from);
     if (t->len == 0) {
-        p->p = behind;
-        token_next(p);
-        t->space = true;
+        token_beyond(p, behind);
     } else if (n == 0 || word_is(f, n, "and") || word_is(f, n, "or") || word_is(f, n, ";") || word_is(f, n, "where") || word_is(f, n, "for")
                || word_is(f, n, "with")) {
         t->kind = T_CHAR;
@@ -316,9 +322,7 @@ static bool sign_command(struct parser *p, const char *q)
     case '\n':
         if (*q == '$' && p->depth == 0)
             p->currency = "dollar";
-        p->p = q + 1;
-        token_next(p);
-        t->space = true;
+        token_beyond(p, q + 1);
         return false;
     case '\\': line_token(p, q + 1); return false;
     case '{':
@@ -419,18 +423,11 @@ static void command_token(struct parser *p, const char *s)    // s is at the bac
     const char *from, *to, *brace = space_skip(q, p->end);
     switch ((enum cmd_class)t->cmd->class) {
     case C_SPACE:
-        p->p = q;
-        if (strncmp(t->s, "left", 4) == 0 || strncmp(t->s, "right", 5) == 0)
-            if (brace < p->end && *brace == '.')    // \left. has no delimiter
-                p->p = brace + 1;
-        token_next(p);
-        t->space = true;
+        if ((strncmp(t->s, "left", 4) == 0 || strncmp(t->s, "right", 5) == 0) && brace < p->end && *brace == '.')
+            q = brace + 1;    // \left. has no delimiter
+        token_beyond(p, q);
         break;
-    case C_SKIP_ARG:
-        p->p = arguments_skip(q, p->end, t->cmd->arg);
-        token_next(p);
-        t->space = true;
-        break;
+    case C_SKIP_ARG: token_beyond(p, arguments_skip(q, p->end, t->cmd->arg)); break;
     case C_CHAR:
         t->join = join_of(t->cmd->name, strlen(t->cmd->name));
         char_token(p, (char)t->cmd->arg, q);
@@ -519,9 +516,7 @@ void token_next(struct parser *p)
         const char *currency = currency_at(s, p->end, &len);
         if (currency) {
             p->currency = p->depth == 0 ? currency : p->currency;
-            p->p = s + len;
-            token_next(p);
-            t->space = true;
+            token_beyond(p, s + len);
             return;
         }
         size_t unit = chinese_len(s, p->end);
@@ -551,11 +546,7 @@ void token_next(struct parser *p)
         break;
     case '$':
     case '~':
-    case '`':
-        p->p = s + 1;
-        token_next(p);
-        t->space = true;
-        break;
+    case '`': token_beyond(p, s + 1); break;
     case '?':
     case '@':
     case '#':

@@ -5,6 +5,7 @@
 #include <strings.h>
 #include "protocol/base/utf8.h"
 #include "workers/engine/reward/math/compare.h"
+#include "workers/engine/reward/math/lexer.h"
 #include "workers/engine/reward/math/node.h"
 
 #define TEXT_KEY_MAX 2048    // bytes of a text that is compared as text
@@ -44,14 +45,9 @@ void math_free(struct math *m)
     flint_cleanup();    // this thread's cached numbers and constants; no check holds on to any of them
 }
 
-static bool is_digit(char c)
-{
-    return c >= '0' && c <= '9';
-}
-
 static bool is_alnum(char c)
 {
-    return is_digit(c) || ((c | 32) >= 'a' && (c | 32) <= 'z');
+    return is_digit(c) || is_letter(c);
 }
 
 /* Pass over spaces, braces and commas from *i on. True: there was a comma with something before and after it, a brace between
@@ -85,17 +81,17 @@ static bool text_same(struct span a, struct span b)
     }
 }
 
-/* The bytes of "and" at s[i] where it only joins a word to a number: 2 hours and 30 minutes. 0: it does not stand there. */
-static size_t joins_number(struct span s, size_t i)
+/* Does an "and" at s[i] only join a word to a number: 2 hours and 30 minutes? */
+static bool joins_number(struct span s, size_t i)
 {
     if (s.len - i < 5 || strncasecmp(s.s + i, "and", 3) != 0 || i < 2 || s.s[i - 1] != ' ')
-        return 0;
+        return false;
     size_t before = i - 1, after = i + 3;
     while (before > 0 && memchr(" {}", s.s[before], 3))
         before--;
     while (after < s.len && memchr(" {}~", s.s[after], 4))
         after++;
-    return after > i + 3 && after < s.len && is_digit(s.s[after]) && is_alnum(s.s[before]) && !is_digit(s.s[before]) ? 3 : 0;
+    return after > i + 3 && after < s.len && is_digit(s.s[after]) && is_letter(s.s[before]);
 }
 
 /* Letters, numbers with their signs and everything that is not ASCII, without case, font commands and other
@@ -118,14 +114,13 @@ static bool text_key(struct span s, char *key, size_t *len)
                 continue;
             }
         }
-        size_t join = joins_number(s, i);
-        if (join > 0) {
-            i += join - 1;
+        if (joins_number(s, i)) {
+            i += strlen("and") - 1;
             gap = true;
             continue;
         }
         char c = s.s[i];
-        bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'), digit = is_digit(c);
+        bool letter = is_letter(c), digit = is_digit(c);
         bool before = i + 1 < s.len && is_digit(s.s[i + 1]), after = i > 0 && is_digit(s.s[i - 1]);
         bool part = (c == '.' && before && after) || (c == '-' && before && !(i > 0 && is_alnum(s.s[i - 1])));
         if (!letter && !digit && !part && !(c & 0x80) && !(c && strchr("+=<>/*^|\\%[]", c))) {
@@ -230,7 +225,7 @@ static bool choice_goes_on(struct span s)
     static const char *const fonts[] = { "\\text{", "\\textbf{", "\\mathrm{", "\\textrm{" };
     for (size_t i = 0; i < ARRAY_SIZE(fonts); i++) {
         size_t n = strlen(fonts[i]);
-        if (s.len > n && memcmp(s.s, fonts[i], n) == 0)
+        if (starts(s.s, s.s + s.len, fonts[i]))
             s = span_trim((struct span){ s.s + n, s.len - n });
     }
     if (s.len > 0 && memchr(",;/&", *s.s, 4))

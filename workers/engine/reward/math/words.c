@@ -53,7 +53,7 @@ static const struct math_command commands[] = {
     { "bold", C_FONT }, { "mathnormal", C_FONT }, { "emph", C_FONT }, { "underline", C_FONT }, { "uline", C_FONT },
     { "mathbb", C_BB }, { "Bbb", C_BB }, { "R", C_BB, 'R' }, { "Z", C_BB, 'Z' }, { "N", C_BB, 'N' }, { "Q", C_BB, 'Q' },
     { "C", C_BB, 'C' }, { "reals", C_BB, 'R' },
-    { "vec", C_ACCENT }, { "overrightarrow", C_ACCENT }, { "hat", C_ACCENT }, { "widehat", C_ACCENT },
+    { "vec", C_ACCENT, '>' }, { "overrightarrow", C_ACCENT, '>' }, { "hat", C_ACCENT }, { "widehat", C_ACCENT },
     { "tilde", C_MARK },
     { "bar", C_MARK }, { "overline", C_MARK }, { "dot", C_MARK }, { "ddot", C_MARK }, { "overset", C_BAD },
     { "times", C_CHAR, '*' }, { "cdot", C_CHAR, '*' }, { "ast", C_CHAR, '*' }, { "bullet", C_CHAR, '*' },
