@@ -115,7 +115,7 @@ assert post("/v1/chat/completions", {{"messages": []}})[0] == 410
                 return len(f.readlines())
 
         def kill(run):
-            for n, who in ((1, "worker cpu:0"), (6, "scorer"), (11, "worker cpu:0"), (15, "scorer"), (19, "controller")):
+            for n, who in ((1, "worker cpu:0"), (6, "scorer"), (11, "worker cpu:0"), (15, "scorer"), (17, "controller"), (20, "controller")):
                 self.until(f"{n} rewards", lambda n=n: count() >= n, run)
                 run.signal(run.processes()[who], signal.SIGKILL)
         run = self.whole(kill, environment=posts)

@@ -1,4 +1,4 @@
-/* harness_test.c - a session's end: which reward counts when a session is played twice, and what is refused
+/* harness_test.c - a session's end: which reward counts when a sample has two sessions, and what is refused
  *
  * The test is the worker: it takes the harness's answers, and makes up the replies. The programs note what they got in a file. */
 #include <setjmp.h>
@@ -95,8 +95,7 @@ static struct turn_job *ask(struct bench *b, const char *from, int64_t serial, c
                                    .n_text = reply != NULL,
                                    .text = (const char *const *)job->text,
                                    .from = job->from,
-                                   .serial = serial,
-                                   .oldest = serial };
+                                   .serial = serial };
         assert_true(harness_put(b->harness, job, &err));
         while (!(job = harness_done(b->harness)))
             sem_wait(&b->woken);
@@ -147,48 +146,35 @@ static int noted(struct bench *b, const char *status)
     return n;
 }
 
-/* As when a worker is taken for dead and its item goes to another one, while the first one's program plays on. */
-static void a_session_that_is_played_twice_at_once_has_the_reward_that_was_acknowledged_first(void **state)
+/* Two sessions of a sample at once: worker a's, which ends first, and one of this worker and serial, whose tokens are these. */
+static void two_at_once(const struct folder *f, const char *from, int64_t serial, const char *drawn, bool one_reward)
 {
     struct bench b;
     char first[512], second[512];
-    bench_open(&b, *state, asks_once);
-    reply_to(ask(&b, "a/1", 0, NULL), "same", first, sizeof first);
-    reply_to(ask(&b, "b/1", 0, NULL), "same", second, sizeof second);
+    bench_open(&b, f, asks_once);
+    reply_to(ask(&b, "a/1", 0, NULL), "drawn", first, sizeof first);
+    reply_to(ask(&b, from, serial, NULL), drawn, second, sizeof second);
     double reward = reward_of(ask(&b, "a/1", 0, first));
-    assert_true(reward_of(ask(&b, "b/1", 0, second)) == reward);
-    assert_int_equal(noted(&b, "200"), 1);
-    assert_int_equal(noted(&b, "410"), 1);
+    assert_int_equal(reward_of(ask(&b, from, serial, second)) == reward, one_reward);
+    assert_int_equal(noted(&b, "200"), one_reward ? 1 : 2);
+    assert_int_equal(noted(&b, "410"), one_reward ? 1 : 0);
     bench_close(&b);
+}
+
+/* As when a controller was killed, and gives the item again to its worker. */
+static void an_item_that_its_worker_has_twice_has_the_reward_that_was_acknowledged_first(void **state)
+{
+    two_at_once(*state, "a/1", 1, "drawn", true);
+}
+
+static void an_item_that_two_workers_have_has_the_reward_that_was_acknowledged_first(void **state)
+{
+    two_at_once(*state, "b/1", 0, "drawn", true);
 }
 
 static void a_session_of_other_tokens_has_its_own_reward(void **state)
 {
-    struct bench b;
-    char first[512], second[512];
-    bench_open(&b, *state, asks_once);
-    reply_to(ask(&b, "a/1", 0, NULL), "by old weights", first, sizeof first);
-    reply_to(ask(&b, "b/1", 0, NULL), "by new weights", second, sizeof second);
-    double reward = reward_of(ask(&b, "a/1", 0, first));
-    assert_true(reward_of(ask(&b, "b/1", 0, second)) != reward);
-    assert_int_equal(noted(&b, "200"), 2);
-    bench_close(&b);
-}
-
-/* A worker that begins its items anew may still send a turn of an old one. */
-static void a_turn_of_an_item_that_its_worker_has_dropped_starts_no_program(void **state)
-{
-    struct bench b;
-    char reply[512];
-    bench_open(&b, *state, asks_once);
-    reply_to(ask(&b, "a/1", 1, NULL), "same", reply, sizeof reply);
-    struct turn_job *late = ask(&b, "a/1", 0, reply);
-    assert_int_equal(late->answer.state, SCORE_ERROR);
-    assert_string_equal(late->answer.reason, "harness: the item was dropped");
-    turn_job_free(late);
-    reward_of(ask(&b, "a/1", 1, reply));
-    assert_int_equal(noted(&b, "200"), 1);
-    bench_close(&b);
+    two_at_once(*state, "b/1", 0, "by other weights", false);
 }
 
 static void a_reward_that_cannot_be_written_is_not_acknowledged(void **state)
@@ -244,9 +230,9 @@ int main(void)
 {
 #define CASE(f) cmocka_unit_test_setup_teardown(f, folder_make, folder_remove)
     const struct CMUnitTest tests[] = {
-        CASE(a_session_that_is_played_twice_at_once_has_the_reward_that_was_acknowledged_first),
+        CASE(an_item_that_its_worker_has_twice_has_the_reward_that_was_acknowledged_first),
+        CASE(an_item_that_two_workers_have_has_the_reward_that_was_acknowledged_first),
         CASE(a_session_of_other_tokens_has_its_own_reward),
-        CASE(a_turn_of_an_item_that_its_worker_has_dropped_starts_no_program),
         CASE(a_reward_that_cannot_be_written_is_not_acknowledged),
         CASE(a_session_has_at_most_16_requests_that_wait),
         CASE(a_session_that_goes_on_after_64_refusals_is_left_out),

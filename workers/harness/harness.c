@@ -56,7 +56,6 @@ struct session {
     char *from;    // as in struct turn; owned, as the next
     char *row;
     int64_t serial, sample, item, seed;
-    int64_t oldest;    // as in struct turn, by the session's last turn
     char key[DOOR_KEY_MAX];
     char **reply;    // (n_reply) texts, owned
     int64_t n_reply, n_served;
@@ -294,8 +293,8 @@ static void record_end(const json_t *record, struct session *s)
     s->has_acc = json_double_get(acc, &s->acc);
 }
 
-/* Take the end that is on the disk, when this session was played elsewhere meanwhile and has ended there with the same replies: as when its
- * worker was taken for dead. That reward was acknowledged, and so it is the one that counts. */
+/* Take the end that is on the disk, when another session of the same sample has ended meanwhile with the same replies. That is so when a
+ * controller was killed and gives items again that are still inside a worker. The reward on the disk is the one that was acknowledged. */
 static bool record_take(const struct harness *h, struct session *s)
 {
     json_t *record = record_find(h, s);
@@ -448,7 +447,7 @@ static void reward_take(struct harness *h, struct session *s, struct door_reques
         door_refuse(q, 409, NULL, "this session starts over, since it ends otherwise than before");
         session_start_over(h, s);
     } else if (record_take(h, s)) {
-        door_refuse(q, 410, "session_over", "this session was played elsewhere meanwhile, and has the reward that it got there");
+        door_refuse(q, 410, "session_over", "another session of this sample has ended meanwhile, and its reward counts");
         session_over(h, s, SCORE_OK, "");
         s->end_ms = clock_ms() + GRACE_MS;
     } else if (!record_write(h, s, &err)) {
@@ -691,15 +690,6 @@ static struct session *session_find(struct harness *h, const struct turn *t)
     return NULL;
 }
 
-/* Is the turn's item no longer inside its worker? A later turn has said so: this one was sent before it and came after it. */
-static bool turn_is_old(const struct harness *h, const struct turn *t)
-{
-    for (const struct session *s = h->session; s; s = s->next)
-        if (t->serial < s->oldest && strcmp(s->from, t->from) == 0)
-            return true;
-    return false;
-}
-
 /* Drop the sessions that the turn's worker has no more: an earlier start of it had them, or their items have left it. */
 static void old_drop(struct harness *h, const struct turn *t)
 {
@@ -775,10 +765,6 @@ static void session_reset(struct harness *h, struct session *s, const struct tur
 static void turn_take(struct harness *h, struct turn_job *job)
 {
     const struct turn *t = &job->turn;
-    if (turn_is_old(h, t)) {    // nobody waits for it, and a program would play for nobody
-        job_fail(h, job, SCORE_ERROR, "harness: the item was dropped");
-        return;
-    }
     old_drop(h, t);
     struct session *s = session_find(h, t);
     if (!s && h->n_session < SESSIONS_MAX)
@@ -787,7 +773,6 @@ static void turn_take(struct harness *h, struct turn_job *job)
         job_fail(h, job, SCORE_ERROR, "harness: no room for a session");
         return;
     }
-    s->oldest = t->oldest;
     if (!s->fresh && t->n_text < s->n_reply) {    // an older question that came twice: the worker has its answer and never goes back
         job_later(h, job);
         return;

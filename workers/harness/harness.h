@@ -9,8 +9,9 @@
  *
  * As with an environment, a turn carries all texts, so nothing is lost with this process. When a session's program has ended too early, or
  * this process was killed, the program begins again, and what it asks is answered with the texts there are as long as it asks the same; when
- * it asks otherwise the session starts over. A session that has ended is on the disk before its reward is acknowledged (record.h). When it
- * is played twice at once, as after its worker was taken for dead, the end that is written first counts for both.
+ * it asks otherwise the session starts over. A session that has ended is on the disk before its reward is acknowledged (record.h). A sample
+ * may have two sessions at once, when a controller was killed and gives items again that are still inside a worker. With the same replies,
+ * the end that is written first counts for both.
  *
  * A session ends when its program posts a reward (POST /v1/reward {"reward": 1.5, "ans_acc": 1}), or has ended with status 0. Then the
  * last line of its standard output may be {"reward": 1.5}, or {"error": "why the sample is to be left out"}.
