@@ -146,6 +146,41 @@ bool route_check(const char *op, int64_t n_expert, int64_t k, struct error *err)
                         ROUTE_EXPERTS_MAX);
 }
 
+/* Copy each head's part of `both` and its gate from or to where they belong; join: to. */
+static void gates_move(char *both, char *qkv, char *gate, int64_t n, struct attn_heads h, enum dtype t, bool join)
+{
+    size_t head = (size_t)h.hd * dtype_size(t), kv = (size_t)(2 * h.n_kv) * head;
+    for (int64_t i = 0; i < n; i++) {
+        for (int k = 0; k < h.n_q; k++, both += 2 * head, qkv += head, gate += head) {
+            memcpy(join ? both : qkv, join ? qkv : both, head);
+            memcpy(join ? both + head : gate, join ? gate : both + head, head);
+        }
+        memcpy(join ? both : qkv, join ? qkv : both, kv);
+        both += kv;
+        qkv += kv;
+    }
+}
+bool host_gate_split(UNUSED struct device *dev, const struct gate_split *a, UNUSED struct error *err)
+{
+    gates_move((char *)(uintptr_t)a->both, a->qkv, a->gate, a->n, a->heads, a->dtype, false);
+    return true;
+}
+bool host_gate_join(UNUSED struct device *dev, const struct gate_join *a, UNUSED struct error *err)
+{
+    gates_move(a->both, (char *)(uintptr_t)a->qkv, (char *)(uintptr_t)a->gate, a->n, a->heads, a->dtype, true);
+    return true;
+}
+
+bool delta_check(const char *op, const struct delta_seqs *of, struct delta_heads h, struct error *err)
+{
+    if (h.n_k < 1 || h.n_v < 1 || h.n_v % h.n_k || h.d_k < 1 || h.d_v < 1 || h.d_k > DELTA_WIDTH_MAX || h.d_v > DELTA_WIDTH_MAX)
+        return error_set(err, ERR_SHAPE, "%s: %d key heads of %d and %d value heads of %d; widths go up to %d", op, h.n_k, h.d_k, h.n_v,
+                         h.d_v, DELTA_WIDTH_MAX);
+    return of->seq ? attn_seq_check(op, of->seq, of->n_seq, of->n, err)
+                   : of->n == of->n_seq
+                         || error_set(err, ERR_SHAPE, "%s: %lld rows of %lld sequences", op, (long long)of->n, (long long)of->n_seq);
+}
+
 bool host_group_rows(UNUSED struct device *dev, const struct group_rows *a, struct error *err)
 {
     int32_t next[ROUTE_EXPERTS_MAX] = { 0 };

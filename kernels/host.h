@@ -34,6 +34,8 @@ bool host_rows_scatter(struct device *dev, const struct rows_scatter *a, struct 
 bool host_kv_copy(struct device *dev, const struct kv_copy *a, struct error *err);
 bool host_mem_fill(struct device *dev, const struct mem_fill *a, struct error *err);
 bool host_group_rows(struct device *dev, const struct group_rows *a, struct error *err);
+bool host_gate_split(struct device *dev, const struct gate_split *a, struct error *err);
+bool host_gate_join(struct device *dev, const struct gate_join *a, struct error *err);
 bool host_mem_hash(struct device *dev, const struct mem_hash *a, struct error *err);
 /* The rows of struct ops that ref and cpu share, for their tables. */
 #define HOST_OPS                                                                                                                           \
@@ -62,7 +64,26 @@ bool norm_parts_check(struct attn_heads heads, int parts, struct error *err);
 bool row_ids_check(const char *op, const int32_t *row, int64_t n, int64_t n_row, struct error *err);
 bool group_first_check(const char *op, const int32_t *first, int64_t n_group, int64_t n, struct error *err);
 bool route_check(const char *op, int64_t n_expert, int64_t k, struct error *err);
+bool delta_check(const char *op, const struct delta_seqs *of, struct delta_heads h, struct error *err);
 bool logits_check(const char *op, int64_t n, int64_t vocab, int64_t n_live, int64_t ld, struct error *err);
+
+/* Sequence s: its rows, and its slot; state NULL: it has none. */
+struct delta_span {
+    int64_t first, end;
+    float *state;
+    bool fresh;     // it begins with zeros
+    bool absent;    // its rows are no sequence
+};
+static inline struct delta_span delta_span_of(const struct delta_seqs *of, struct delta_heads h, int64_t s)
+{
+    struct delta_span p = { .first = of->seq ? of->seq[s] : s, .end = of->seq ? of->seq[s + 1] : s + 1, .fresh = true };
+    if (!of->slot)
+        return p;
+    p.absent = of->slot[s] < 0;
+    p.state = p.absent ? NULL : of->state + of->slot[s] * delta_state_floats(h);
+    p.fresh = p.absent || of->pos[p.first] == 0;
+    return p;
+}
 
 /* Element i of a matrix of either dtype, as a double, and back with one rounding (double to fp32, fp32 to bf16). */
 static inline double elem_get(const void *p, int64_t i, enum dtype t)

@@ -596,6 +596,156 @@ struct combine_bwd {
     enum dtype dtype;
 };
 
+/* --- gated delta net: a layer whose memory of the past is one matrix per head, of a fixed size (Qwen3-Next, Qwen3.5; arXiv 2412.06464).
+ * Everything is computed token by token in the order of the sequence, in one way for any number of tokens. So a sequence gets the same
+ * bits in one call, in several, or with one call for each token. */
+#define DELTA_WIDTH_MAX 256    // of d_k and d_v
+/* A key head j serves the value heads j r .. j r + r - 1, r = n_v / n_k. A row of the layer's input projection has C = 2 n_k d_k + n_v d_v
+ * channels of q, k and v, which are convolved, and z, b and a: [q | k | v | z | b | a], each by heads; or with by_key, for each key head
+ * its [q | k | v | z], and after them for each its [b | a] (Qwen3-Next). */
+struct delta_heads {
+    int n_k, n_v, d_k, d_v;
+    bool by_key;
+};
+static inline int64_t delta_channels(struct delta_heads h)
+{
+    return (int64_t)2 * h.n_k * h.d_k + (int64_t)h.n_v * h.d_v;
+}
+/* Columns of a row of the input projection. */
+static inline int64_t delta_columns(struct delta_heads h)
+{
+    return delta_channels(h) + (int64_t)h.n_v * h.d_v + 2 * h.n_v;
+}
+enum delta_part {
+    DELTA_Q,
+    DELTA_K,
+    DELTA_V,
+    DELTA_Z,
+    DELTA_B,
+    DELTA_A,
+};
+/* Where a part of head i, a key head for q and k, begins in such a row. */
+static inline int64_t delta_at(struct delta_heads h, enum delta_part part, int64_t i)
+{
+    int64_t r = h.n_v / h.n_k, j = part <= DELTA_K ? i : i / r, own = part <= DELTA_K ? 0 : i % r;
+    int64_t qk = (int64_t)h.n_k * h.d_k, v = (int64_t)h.n_v * h.d_v, group = 2 * h.d_k + 2 * r * h.d_v;
+    const int64_t flat[] = { i * h.d_k,          qk + i * h.d_k,
+                             2 * qk + i * h.d_v, 2 * qk + v + i * h.d_v,
+                             2 * qk + 2 * v + i, 2 * qk + 2 * v + h.n_v + i };
+    const int64_t keyed[] = { 0, h.d_k, 2 * h.d_k + own * h.d_v, 2 * h.d_k + (r + own) * h.d_v, own, r + own };
+    return !h.by_key ? flat[part] : keyed[part] + (part < DELTA_B ? j * group : h.n_k * group + j * 2 * r);
+}
+/* What a sequence keeps in a slot of a layer: the matrices (n_v, d_k, d_v), then the last 3 inputs of each channel (3, C). */
+static inline int64_t delta_state_floats(struct delta_heads h)
+{
+    return (int64_t)h.n_v * h.d_k * h.d_v + 3 * delta_channels(h);
+}
+/* Which rows belong to which sequence, and where its state is. Rows seq[s] .. seq[s + 1] - 1 are sequence s; seq NULL: row s. A sequence
+ * begins with the state that its slot holds, or with zeros where its first row has position 0, and leaves its state there. */
+struct delta_seqs {
+    const int32_t *seq;     // (n_seq + 1), or NULL
+    const int32_t *slot;    // (n_seq) -1: no sequence, its rows give 0. NULL: all begin with zeros, and none leaves anything
+    const int32_t *pos;     // (n) of the rows; read with slot
+    float *state;           // (slots, delta_state_floats) of the layer, with slot
+    int64_t n, n_seq;
+};
+/* y = silu(c), c_t = sum over j of w[:, j] x_(t - 3 + j), for each channel of q, k and v; x: those columns of the input projection. */
+struct conv4_fwd {
+    void *y;          // (n, C) dtype, [q | k | v]
+    const void *x;    // (n, delta_columns) dtype
+    const void *w;    // (C, 4) dtype
+    struct delta_seqs of;
+    struct delta_heads heads;
+    enum dtype dtype;
+};
+/* Of sequences that begin with zeros. */
+struct conv4_bwd {
+    void *dx;          // (n, delta_columns) dtype: its columns of q, k and v are written
+    float *dw;         // (C, 4) +=; NULL: not wanted
+    const void *dy;    // (n, C) dtype
+    const void *x, *w;
+    struct delta_seqs of;
+    struct delta_heads heads;
+    enum dtype dtype;
+};
+/* For each value head, with q and k divided by their norms (1e-6 under the root), q by the root of d_k, too, S (d_k, d_v) in fp32:
+ *   beta = sigmoid(b)   g = -exp(a_log) softplus(a + dt_bias)   S <- e^g S   u = beta (v - S'k)   S <- S + k u'   o = S'q
+ * arXiv 2412.06464, eq. 10. */
+struct delta_rule_fwd {
+    void *o;                // (n, n_v d_v) dtype
+    const void *x;          // (n, C) dtype, conv4_fwd's y
+    const void *row;        // (n, delta_columns) dtype, for b and a
+    const void *a_log;      // (n_v) dtype
+    const void *dt_bias;    // (n_v) dtype
+    struct delta_seqs of;
+    struct delta_heads heads;
+    enum dtype dtype;
+};
+/* Of sequences that begin with zeros. The states are computed again from the beginning: one is kept for each DELTA_KEEP tokens, and those
+ * between are made of it when they are needed. */
+#define DELTA_KEEP 64
+struct delta_rule_bwd {
+    void *dx;                    // (n, C) dtype
+    void *drow;                  // (n, delta_columns) dtype: its columns of b and a are written
+    float *da_log, *ddt_bias;    // (n_v) +=; NULL: not wanted
+    const void *dout;            // (n, n_v d_v) dtype
+    const void *x, *row, *a_log, *dt_bias;
+    struct delta_seqs of;
+    struct delta_heads heads;
+    enum dtype dtype;
+};
+/* y = w round(o / rms(o)) silu(z) for each value head; z: columns of the input projection. */
+struct gated_norm_fwd {
+    void *y;            // (n, n_v d_v) dtype
+    const void *o;      // (n, n_v d_v) dtype
+    const void *row;    // (n, delta_columns) dtype
+    const void *w;      // (d_v) dtype
+    int64_t n;
+    float eps;
+    struct delta_heads heads;
+    enum dtype dtype;
+};
+struct gated_norm_bwd {
+    void *dout;        // (n, n_v d_v) dtype; may be dy
+    void *drow;        // (n, delta_columns) dtype: its columns of z are written
+    float *dw;         // (d_v) +=; NULL: not wanted
+    const void *dy;    // (n, n_v d_v) dtype
+    const void *o, *row, *w;
+    int64_t n;
+    float eps;
+    struct delta_heads heads;
+    enum dtype dtype;
+};
+/* Rows in which each query head is followed by its gate, [q0 | g0 | q1 | g1 | ... | k | v], to rows of attn_heads and rows of gates. */
+struct gate_split {
+    void *qkv;           // (n, (n_q + 2 n_kv) hd) dtype
+    void *gate;          // (n, n_q hd) dtype
+    const void *both;    // (n, (2 n_q + 2 n_kv) hd) dtype
+    int64_t n;
+    struct attn_heads heads;
+    enum dtype dtype;
+};
+struct gate_join {
+    void *both;
+    const void *qkv, *gate;
+    int64_t n;
+    struct attn_heads heads;
+    enum dtype dtype;
+};
+/* y = x sigmoid(gate); and its gradients. */
+struct gate_fwd {
+    void *y;                 // (n) dtype; may be x
+    const void *x, *gate;    // (n) dtype
+    int64_t n;
+    enum dtype dtype;
+};
+struct gate_bwd {
+    void *dx, *dgate;             // (n) dtype; dx may be dy
+    const void *dy, *x, *gate;    // (n) dtype
+    int64_t n;
+    enum dtype dtype;
+};
+
 /* y = a + b. */
 struct add_fwd {
     void *y;              // (n) dtype; may be a or b
@@ -810,9 +960,12 @@ struct mem_hash {
     X(adamw) X(adamw_host) X(adamw8) X(adafactor_moments) X(adafactor_update) X(adafactor_apply) X(mem_hash)
 #define OPS_EXPERTS(X) \
     X(route_fwd) X(route_bwd) X(group_rows) X(group_fwd) X(group_bwd_x) X(group_bwd_w) X(combine_fwd) X(combine_bwd)
-#define OPS_TABLE(X) OPS_DENSE(X) OPS_EXPERTS(X)
+#define OPS_DELTA(X) \
+    X(conv4_fwd) X(conv4_bwd) X(delta_rule_fwd) X(delta_rule_bwd) X(gated_norm_fwd) X(gated_norm_bwd) X(gate_split) X(gate_join) X(gate_fwd) \
+    X(gate_bwd)
+#define OPS_TABLE(X) OPS_DENSE(X) OPS_EXPERTS(X) OPS_DELTA(X)
 // clang-format on
-/* A back end: its life cycle and one function per operation. Those of OPS_EXPERTS are NULL where a back end has none (cuda). */
+/* A back end: its life cycle and one function per operation. Those of OPS_EXPERTS and of OPS_DELTA are NULL where a back end has none (cuda). */
 struct ops {
     void (*device_free)(struct device *);
     bool (*device_enter)(struct device *, struct error *);                             // these two NULL: nothing to do; always,
@@ -860,6 +1013,10 @@ struct ops {
 static inline bool device_has_experts(const struct device *dev)
 {
     return dev->op->group_fwd != NULL;
+}
+static inline bool device_has_delta(const struct device *dev)
+{
+    return dev->op->delta_rule_fwd != NULL;
 }
 /* Call one: OP(dev, err, rmsnorm_fwd, .y = y, .x = x, ...). Omitted fields are 0. Returns bool. */
 #define OP(dev, err, name, ...) ((dev)->op->name((dev), &(struct name){ __VA_ARGS__ }, (err)))

@@ -5,4 +5,7 @@
                    .rows_sum = path_rows_sum, .rows_load = path_rows_load, .tiles_load = path_tiles_load, .rows_store = path_rows_store,
                    .rows_dot = path_rows_dot, .combine_fwd = path_combine_fwd, .combine_bwd = path_combine_bwd, .attend = path_attend,
                    .attend_bwd = path_attend_bwd, .logprob_fwd = path_logprob_fwd, .logprob_bwd = path_logprob_bwd,
-                   .sample_fwd = path_sample_fwd, .adamw = path_adamw, .sumsq = path_sumsq,
+                   .sample_fwd = path_sample_fwd, .adamw = path_adamw, .sumsq = path_sumsq, .conv4_fwd = path_conv4_fwd,
+                   .conv4_bwd = path_conv4_bwd, .delta_rule_fwd = path_delta_rule_fwd, .delta_rule_bwd = path_delta_rule_bwd,
+                   .gated_norm_fwd = path_gated_norm_fwd, .gated_norm_bwd = path_gated_norm_bwd, .gate_fwd = path_gate_fwd,
+                   .gate_bwd = path_gate_bwd,

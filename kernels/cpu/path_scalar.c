@@ -1,8 +1,10 @@
 /* path_scalar.c - the inner loops, compiled for any processor */
 #include "kernels/cpu/path.h"
 #include "kernels/cpu/vec.h"
+#include "kernels/host.h"
 #include "kernels/cpu/gemm_body.h"
 #include "kernels/cpu/rows_body.h"
+#include "kernels/cpu/delta_body.h"
 #include "kernels/cpu/attend_body.h"
 #include "kernels/cpu/head_body.h"
 

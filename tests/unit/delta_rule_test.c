@@ -1,0 +1,387 @@
+/* delta_rule_test.c - the gated delta net's operations: against ref, by finite differences, and to the bit however a sequence is cut
+ *
+ * A layer is put together here from the operations as a block does it: convolution, recurrence, gated norm. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+#include "kernels/ops.h"
+
+#define TRUE(call)                                                                                                                         \
+    do {                                                                                                                                   \
+        if (!(call))                                                                                                                       \
+            fail_msg("%s:%d: %s", __FILE__, __LINE__, err.text);                                                                           \
+    } while (0)
+static struct error err;
+
+struct size {
+    int32_t seq[5];    // bounds of the sequences
+    int64_t n_seq;
+    struct delta_heads heads;
+};
+static const struct size sizes[] = {
+    { { 0, 1 }, 1, { 1, 1, 16, 16, false } },
+    { { 0, 5, 6, 150, 214 }, 4, { 2, 4, 8, 24, false } },    // longer than DELTA_KEEP, and just as long
+    { { 0, 70, 77 }, 2, { 2, 6, 32, 8, true } },
+    { { 0, 3, 9 }, 2, { 1, 2, 40, 128, false } },
+    { { 0, 66 }, 1, { 2, 2, 128, 20, true } },
+};
+/* Inputs, results and gradients; owned. */
+struct layer {
+    struct size s;
+    enum dtype dtype;
+    int64_t n;
+    void *row, *conv, *a_log, *dt_bias, *norm, *dy;
+    void *x, *o, *y, *drow, *dx, *dout;
+    float *dconv, *da_log, *ddt_bias, *dnorm;
+};
+#define EPS 1e-6f
+
+static uint64_t drawn;
+static double draw(void)    // uniform, of mean 0 and variance 1
+{
+    drawn = drawn * 6364136223846793005u + 1442695040888963407u;
+    return ((double)(drawn >> 11) / 9007199254740992.0 - 0.5) * 3.4641016151377544;
+}
+static void *values(int64_t n, enum dtype t, double spread)
+{
+    char *p = malloc((size_t)n * dtype_size(t) + 64);
+    assert_non_null(p);
+    for (int64_t i = 0; i < n; i++) {
+        float x = (float)(spread * draw());
+        if (t == DT_BF16)
+            ((uint16_t *)(void *)p)[i] = bf16_from_f32(x);
+        else
+            ((float *)(void *)p)[i] = x;
+    }
+    return p;
+}
+static void *room(int64_t n, size_t elem)    // of NaN
+{
+    void *p = malloc((size_t)n * elem + 64);
+    assert_non_null(p);
+    return memset(p, 0xff, (size_t)n * elem + 64);
+}
+static double at(const void *p, int64_t i, enum dtype t)
+{
+    return t == DT_BF16 ? bf16_to_f32(((const uint16_t *)p)[i]) : ((const float *)p)[i];
+}
+
+static struct layer layer_new(struct size s, enum dtype t)
+{
+    struct delta_heads h = s.heads;
+    int64_t n = s.seq[s.n_seq], c = delta_channels(h), w = delta_columns(h), v = (int64_t)h.n_v * h.d_v;
+    size_t e = dtype_size(t);
+    drawn = 7 + (uint64_t)n;
+    return (struct layer){ .s = s,
+                           .dtype = t,
+                           .n = n,
+                           .row = values(n * w, t, 1),
+                           .conv = values(c * 4, t, 0.6),
+                           .a_log = values(h.n_v, t, 0.5),
+                           .dt_bias = values(h.n_v, t, 1),
+                           .norm = values(h.d_v, t, 1),
+                           .dy = values(n * v, t, 1),
+                           .x = room(n * c, e),
+                           .o = room(n * v, e),
+                           .y = room(n * v, e),
+                           .drow = room(n * w, e),
+                           .dx = room(n * c, e),
+                           .dout = room(n * v, e),
+                           .dconv = calloc((size_t)(c * 4), 4),
+                           .da_log = calloc((size_t)h.n_v, 4),
+                           .ddt_bias = calloc((size_t)h.n_v, 4),
+                           .dnorm = calloc((size_t)h.d_v, 4) };
+}
+static void layer_free(struct layer *l)
+{
+    void *all[] = { l->row, l->conv, l->a_log, l->dt_bias, l->norm,  l->dy,     l->x,        l->o,
+                    l->y,   l->drow, l->dx,    l->dout,    l->dconv, l->da_log, l->ddt_bias, l->dnorm };
+    for (size_t i = 0; i < ARRAY_SIZE(all); i++)
+        free(all[i]);
+}
+static struct delta_seqs packed(const struct layer *l)
+{
+    return (struct delta_seqs){ .seq = l->s.seq, .n = l->n, .n_seq = l->s.n_seq };
+}
+
+/* Rows from `first` on, as `of` says. */
+static void rows_fwd(struct device *dev, struct layer *l, int64_t first, struct delta_seqs of)
+{
+    struct delta_heads h = l->s.heads;
+    size_t e = dtype_size(l->dtype);
+    char *row = (char *)l->row + (size_t)(first * delta_columns(h)) * e, *x = (char *)l->x + (size_t)(first * delta_channels(h)) * e;
+    size_t v = (size_t)(first * h.n_v * h.d_v) * e;
+    TRUE(OP(dev, &err, conv4_fwd, .y = x, .x = row, .w = l->conv, .of = of, .heads = h, .dtype = l->dtype));
+    TRUE(OP(dev, &err, delta_rule_fwd, .o = (char *)l->o + v, .x = x, .row = row, .a_log = l->a_log, .dt_bias = l->dt_bias, .of = of,
+            .heads = h, .dtype = l->dtype));
+    TRUE(OP(dev, &err, gated_norm_fwd, .y = (char *)l->y + v, .o = (char *)l->o + v, .row = row, .w = l->norm, .n = of.n, .eps = EPS,
+            .heads = h, .dtype = l->dtype));
+}
+static void layer_bwd(struct device *dev, struct layer *l)
+{
+    struct delta_heads h = l->s.heads;
+    struct delta_seqs of = packed(l);
+    TRUE(OP(dev, &err, gated_norm_bwd, .dout = l->dout, .drow = l->drow, .dw = l->dnorm, .dy = l->dy, .o = l->o, .row = l->row,
+            .w = l->norm, .n = l->n, .eps = EPS, .heads = h, .dtype = l->dtype));
+    TRUE(OP(dev, &err, delta_rule_bwd, .dx = l->dx, .drow = l->drow, .da_log = l->da_log, .ddt_bias = l->ddt_bias, .dout = l->dout,
+            .x = l->x, .row = l->row, .a_log = l->a_log, .dt_bias = l->dt_bias, .of = of, .heads = h, .dtype = l->dtype));
+    TRUE(OP(dev, &err, conv4_bwd, .dx = l->drow, .dw = l->dconv, .dy = l->dx, .x = l->row, .w = l->conv, .of = of, .heads = h,
+            .dtype = l->dtype));
+}
+static struct layer layer_run(struct device *dev, struct size s, enum dtype t)
+{
+    struct layer l = layer_new(s, t);
+    rows_fwd(dev, &l, 0, packed(&l));
+    layer_bwd(dev, &l);
+    return l;
+}
+
+struct result {
+    const char *name;
+    const void *p;
+    int64_t n;
+    enum dtype dtype;
+};
+#define N_RESULT 6
+static void results(const struct layer *l, struct result out[N_RESULT])
+{
+    struct delta_heads h = l->s.heads;
+    const struct result all[N_RESULT] = { { "y", l->y, l->n * h.n_v * h.d_v, l->dtype },
+                                          { "the gradient by the projection", l->drow, l->n * delta_columns(h), l->dtype },
+                                          { "that by the convolution", l->dconv, delta_channels(h) * 4, DT_F32 },
+                                          { "that by A_log", l->da_log, h.n_v, DT_F32 },
+                                          { "that by dt_bias", l->ddt_bias, h.n_v, DT_F32 },
+                                          { "that by the norm", l->dnorm, h.d_v, DT_F32 } };
+    memcpy(out, all, sizeof all);
+}
+
+static struct device *cpu_of(const char *path, int n_thread)
+{
+    setenv("RC_CPU", path ? path : "", 1);
+    struct device *dev = device_new("cpu:0", n_thread, &err);
+    if (!dev && err.code != ERR_UNSUPPORTED)
+        fail_msg("%s", err.text);
+    return dev;
+}
+
+static void a_layer_agrees_with_ref(UNUSED void **state)
+{
+    struct device *ref = device_new("ref", 0, &err), *dev = cpu_of(NULL, 2);
+    for (size_t c = 0; c < ARRAY_SIZE(sizes); c++)
+        for (enum dtype t = DT_F32; t <= DT_BF16; t++) {
+            struct layer want = layer_run(ref, sizes[c], t), got = layer_run(dev, sizes[c], t);
+            struct result a[N_RESULT], b[N_RESULT];
+            results(&want, a);
+            results(&got, b);
+            for (int i = 0; i < N_RESULT; i++) {
+                double apart = 0, norm = 0, tol = t == DT_BF16 ? 2e-2 : 2e-5;    // of several operations that round to bf16
+                for (int64_t k = 0; k < a[i].n; k++) {
+                    double x = at(a[i].p, k, a[i].dtype), y = at(b[i].p, k, a[i].dtype);
+                    apart += (x - y) * (x - y);
+                    norm += x * x;
+                }
+                if (!(sqrt(apart) <= tol * sqrt(norm) + 1e-7))    // a sequence of one token has no use for what it forgets
+                    fail_msg("size %zu %s: %s is %.3g of its norm away", c, t == DT_BF16 ? "bf16" : "fp32", a[i].name, sqrt(apart / norm));
+            }
+            layer_free(&want);
+            layer_free(&got);
+        }
+    device_free(ref);
+    device_free(dev);
+}
+
+static void code_paths_and_threads_give_a_layer_the_same_bits(UNUSED void **state)
+{
+    static const struct {
+        const char *path;
+        int n_thread;
+    } variants[] = {
+#ifdef __SANITIZE_ADDRESS__    // which watches one path alone, see CMakeLists.txt
+        { "avx2", 1 },
+        { "avx2", 3 },
+#else
+        { "avx512", 1 }, { "avx512", 3 }, { "avx2", 1 }, { "avx2", 2 }, { "scalar", 3 },
+#endif
+    };
+    for (size_t c = 0; c < ARRAY_SIZE(sizes); c++)
+        for (enum dtype t = DT_F32; t <= DT_BF16; t++) {
+            struct layer first = { 0 };
+            for (size_t v = 0; v < ARRAY_SIZE(variants); v++) {
+                struct device *dev = cpu_of(variants[v].path, variants[v].n_thread);
+                if (!dev)
+                    continue;
+                struct layer got = layer_run(dev, sizes[c], t);
+                device_free(dev);
+                if (!first.x) {
+                    first = got;
+                    continue;
+                }
+                struct result a[N_RESULT], b[N_RESULT];
+                results(&first, a);
+                results(&got, b);
+                for (int i = 0; i < N_RESULT; i++)
+                    if (memcmp(a[i].p, b[i].p, (size_t)a[i].n * dtype_size(a[i].dtype)) != 0)
+                        fail_msg("size %zu: %s of %s with %d threads has other bits", c, a[i].name, variants[v].path, variants[v].n_thread);
+                layer_free(&got);
+            }
+            layer_free(&first);
+        }
+}
+
+/* Each sequence by itself, `step` tokens in a call, with a state that is garbage at first. */
+static void a_sequence_has_the_same_bits_packed_or_cut_anywhere_or_token_by_token(UNUSED void **state)
+{
+    struct device *dev = cpu_of(NULL, 2);
+    for (size_t c = 0; c < ARRAY_SIZE(sizes); c++)
+        for (enum dtype t = DT_F32; t <= DT_BF16; t++) {
+            struct layer all = layer_new(sizes[c], t), cut = layer_new(sizes[c], t);
+            int64_t floats = delta_state_floats(sizes[c].heads);
+            float *states = room(3 * floats, sizeof *states);
+            size_t bytes = (size_t)(all.n * sizes[c].heads.n_v * sizes[c].heads.d_v) * dtype_size(t);
+            rows_fwd(dev, &all, 0, packed(&all));
+            for (int64_t step = 1; step < 90; step = step * 3 + 1) {
+                memset(cut.y, 0xff, bytes);
+                for (int64_t s = 0; s < sizes[c].n_seq; s++)
+                    for (int32_t i = sizes[c].seq[s], slot = (int32_t)(2 - s % 3), end; i < sizes[c].seq[s + 1]; i = end) {
+                        end = (int32_t)MIN(i + step, (int64_t)sizes[c].seq[s + 1]);
+                        int32_t seq[] = { 0, end - i }, pos[256];
+                        for (int32_t k = i; k < end; k++)
+                            pos[k - i] = k - sizes[c].seq[s];
+                        rows_fwd(dev, &cut, i,
+                                 (struct delta_seqs){
+                                     .seq = step == 1 ? NULL : seq, .slot = &slot, .pos = pos, .state = states, .n = end - i, .n_seq = 1 });
+                    }
+                assert_memory_equal(cut.y, all.y, bytes);
+            }
+            free(states);
+            layer_free(&all);
+            layer_free(&cut);
+        }
+    device_free(dev);
+}
+
+/* Two sequences decode beside a row that is none; what is in other slots stays. */
+static void rows_of_a_batch_do_not_touch_each_others_states(UNUSED void **state)
+{
+    struct size s = { { 0, 1, 2, 3 }, 3, { 2, 4, 16, 16, false } };
+    struct device *dev = cpu_of(NULL, 2);
+    int64_t floats = delta_state_floats(s.heads), v = (int64_t)s.heads.n_v * s.heads.d_v;
+    int32_t slot[] = { 3, -1, 0 }, pos[] = { 5, 0, 9 }, one = 2;
+    struct layer l = layer_new(s, DT_F32), alone = layer_new(s, DT_F32);
+    drawn = 1;
+    float *states = values(4 * floats, DT_F32, 0.3), *before = malloc((size_t)(4 * floats) * 4);
+    memcpy(before, states, (size_t)(4 * floats) * 4);
+    rows_fwd(dev, &l, 0, (struct delta_seqs){ .slot = slot, .pos = pos, .state = states, .n = 3, .n_seq = 3 });
+    assert_memory_equal(states + floats, before + floats, (size_t)(2 * floats) * 4);
+    for (int64_t i = v; i < 2 * v; i++)
+        assert_true(((float *)l.o)[i] == 0);
+    for (int i = 0; i < 3; i += 2) {
+        memcpy(before + 2 * floats, before + slot[i] * floats, (size_t)floats * 4);
+        rows_fwd(dev, &alone, i, (struct delta_seqs){ .slot = &one, .pos = pos + i, .state = before, .n = 1, .n_seq = 1 });
+        assert_memory_equal((float *)alone.y + i * v, (float *)l.y + i * v, (size_t)v * 4);
+        assert_memory_equal(before + 2 * floats, states + slot[i] * floats, (size_t)floats * 4);
+    }
+    free(states);
+    free(before);
+    layer_free(&l);
+    layer_free(&alone);
+    device_free(dev);
+}
+
+/* Along a random direction of each input: (L(x + e v) - L(x - e v)) / 2 e against <gradient, v>, with L = <dy, y>. */
+static void the_backward_is_the_slope_of_the_forward(UNUSED void **state)
+{
+    struct device *dev = device_new("ref", 0, &err);
+    for (size_t c = 1; c < 3; c++) {
+        struct layer l = layer_run(dev, sizes[c], DT_F32);
+        struct delta_heads h = l.s.heads;
+        const struct {
+            const char *name;
+            float *in;
+            const float *din;
+            int64_t n;
+        } inputs[] = { { "projection", l.row, l.drow, l.n * delta_columns(h) },
+                       { "conv", l.conv, l.dconv, delta_channels(h) * 4 },
+                       { "A_log", l.a_log, l.da_log, h.n_v },
+                       { "dt_bias", l.dt_bias, l.ddt_bias, h.n_v },
+                       { "norm", l.norm, l.dnorm, h.d_v } };
+        for (size_t k = 0; k < ARRAY_SIZE(inputs); k++) {
+            double side[2] = { 0 }, want = 0, size = 0, eps = 1e-3;
+            float *kept = malloc((size_t)inputs[k].n * 4), *v = values(inputs[k].n, DT_F32, 1);
+            memcpy(kept, inputs[k].in, (size_t)inputs[k].n * 4);
+            for (int64_t i = 0; i < inputs[k].n; i++) {
+                want += (double)inputs[k].din[i] * v[i];
+                size += (double)inputs[k].din[i] * inputs[k].din[i];
+            }
+            for (int of = 0; of < 2; of++) {
+                for (int64_t i = 0; i < inputs[k].n; i++)
+                    inputs[k].in[i] = (float)(kept[i] + (of ? -eps : eps) * v[i]);
+                rows_fwd(dev, &l, 0, packed(&l));
+                for (int64_t i = 0; i < l.n * h.n_v * h.d_v; i++)
+                    side[of] += at(l.dy, i, DT_F32) * at(l.y, i, DT_F32);
+            }
+            memcpy(inputs[k].in, kept, (size_t)inputs[k].n * 4);
+            double slope = (side[0] - side[1]) / (2 * eps);
+            if (!(fabs(slope - want) <= 3e-3 * sqrt(size)))
+                fail_msg("size %zu, %s: slope %.6g, gradient says %.6g (norm %.3g)", c, inputs[k].name, slope, want, sqrt(size));
+            free(kept);
+            free(v);
+        }
+        layer_free(&l);
+    }
+    device_free(dev);
+}
+
+/* Gates of heads: taken out of the rows and put back, and the gradient by hand: y = x / 2 where the gate is 0, dgate = dy x / 4. */
+static void gates_are_split_off_applied_and_put_back(UNUSED void **state)
+{
+    struct device *devs[] = { cpu_of(NULL, 2), device_new("ref", 0, &err) };
+    struct attn_heads heads = { 2, 1, 16 };
+    for (size_t v = 0; v < ARRAY_SIZE(devs); v++) {
+        float both[2 * 96], qkv[2 * 64], gate[2 * 32], again[2 * 96] = { 0 }, x[] = { 2, -6 }, zero[2] = { 0 }, dy[] = { 8, 1 }, y[2],
+                                                                 dgate[2];
+        for (int i = 0; i < 2 * 96; i++)
+            both[i] = (float)i;
+        TRUE(OP(devs[v], &err, gate_split, .qkv = qkv, .gate = gate, .both = both, .n = 2, .heads = heads));
+        assert_true(qkv[64 + 16] == 96 + 32 && gate[32 + 16] == 96 + 48 && qkv[64 + 32] == 96 + 64 && qkv[63] == 95);
+        TRUE(OP(devs[v], &err, gate_join, .both = again, .qkv = qkv, .gate = gate, .n = 2, .heads = heads));
+        assert_memory_equal(again, both, sizeof both);
+        TRUE(OP(devs[v], &err, gate_fwd, .y = y, .x = x, .gate = zero, .n = 2));
+        assert_true(y[0] == 1 && y[1] == -3);
+        TRUE(OP(devs[v], &err, gate_bwd, .dx = dy, .dgate = dgate, .dy = dy, .x = x, .gate = zero, .n = 2));
+        assert_true(dy[0] == 4 && dy[1] == 0.5f && dgate[0] == 4 && dgate[1] == -1.5f);
+        device_free(devs[v]);
+    }
+}
+
+static void what_does_not_fit_is_refused_with_a_sentence(UNUSED void **state)
+{
+    struct device *dev = cpu_of(NULL, 1);
+    int32_t seq[] = { 0, 2 };
+    struct delta_seqs of = { .seq = seq, .n = 2, .n_seq = 1 };
+    assert_false(OP(dev, &err, delta_rule_fwd, .of = of, .heads = { 2, 3, 16, 16, false }));
+    assert_non_null(strstr(err.text, "delta_rule_fwd: 2 key heads of 16 and 3 value heads of 16"));
+    of.n = 3;
+    assert_false(OP(dev, &err, conv4_bwd, .of = of, .heads = { 2, 4, 16, 16, false }));
+    assert_non_null(strstr(err.text, "conv4_bwd"));
+    device_free(dev);
+}
+
+int main(void)
+{
+    static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_layer_agrees_with_ref),
+        cmocka_unit_test(code_paths_and_threads_give_a_layer_the_same_bits),
+        cmocka_unit_test(a_sequence_has_the_same_bits_packed_or_cut_anywhere_or_token_by_token),
+        cmocka_unit_test(rows_of_a_batch_do_not_touch_each_others_states),
+        cmocka_unit_test(the_backward_is_the_slope_of_the_forward),
+        cmocka_unit_test(gates_are_split_off_applied_and_put_back),
+        cmocka_unit_test(what_does_not_fit_is_refused_with_a_sentence),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
