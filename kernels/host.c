@@ -177,8 +177,7 @@ bool delta_check(const char *op, const struct delta_seqs *of, struct delta_heads
         return error_set(err, ERR_SHAPE, "%s: %d key heads of %d and %d value heads of %d; widths go up to %d", op, h.n_k, h.d_k, h.n_v,
                          h.d_v, DELTA_WIDTH_MAX);
     return of->seq ? attn_seq_check(op, of->seq, of->n_seq, of->n, err)
-                   : of->n == of->n_seq
-                         || error_set(err, ERR_SHAPE, "%s: %lld rows of %lld sequences", op, (long long)of->n, (long long)of->n_seq);
+                   : of->n == of->n_seq || error_set(err, ERR_SHAPE, "%s: %" PRId64 " rows of %" PRId64 " sequences", op, of->n, of->n_seq);
 }
 
 bool host_group_rows(UNUSED struct device *dev, const struct group_rows *a, struct error *err)

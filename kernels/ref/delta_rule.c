@@ -1,4 +1,5 @@
 /* delta_rule.c - the gated delta net: convolution, recurrence, gated norm and gates, as plain as their formulas */
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include "kernels/ref/ref.h"
@@ -266,7 +267,7 @@ bool delta_rule_bwd_ref(UNUSED struct device *dev, const struct delta_rule_bwd *
     size_t size = (size_t)(n * (n_s + h.d_v + 2 * h.d_k) + 2 * n_s) * sizeof(double);
     double *mem = malloc(MAX(size, (size_t)1));
     if (!mem)
-        return error_set(err, ERR_NO_MEMORY, "delta_rule_bwd: no memory for the states of %lld tokens", (long long)n);
+        return error_set(err, ERR_NO_MEMORY, "delta_rule_bwd: no memory for the states of %" PRId64 " tokens", n);
     struct ref_scratch m = { .state = mem, .dstate = mem + n_s, .s = mem + 2 * n_s };
     m.u = m.s + n * n_s;
     m.dqk = m.u + n * h.d_v;
