@@ -658,7 +658,7 @@ struct conv4_fwd {
     struct delta_heads heads;
     enum dtype dtype;
 };
-/* Of sequences that begin with zeros. */
+/* Each sequence begins with zeros. */
 struct conv4_bwd {
     void *dx;          // (n, delta_columns) dtype: its columns of q, k and v are written
     float *dw;         // (C, 4) +=; NULL: not wanted
@@ -681,7 +681,7 @@ struct delta_rule_fwd {
     struct delta_heads heads;
     enum dtype dtype;
 };
-/* Of sequences that begin with zeros. The states are computed again from the beginning: one is kept for each DELTA_KEEP tokens, and those
+/* Each sequence begins with zeros. The states are computed again from the beginning: one is kept for each DELTA_KEEP tokens, and those
  * between are made of it when they are needed. */
 #define DELTA_KEEP 64
 struct delta_rule_bwd {
