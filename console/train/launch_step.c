@@ -82,7 +82,7 @@ static int child_look(pid_t pid)
     pid_t got = waitpid(pid, &raw, WNOHANG);
     if (got == 0 || (got < 0 && errno == EINTR))
         return -1;
-    return got < 0 ? 1 : WIFEXITED(raw) ? WEXITSTATUS(raw) : 128 + WTERMSIG(raw);
+    return got < 0 ? 1 : child_exit(raw);
 }
 
 /* ---- the head ---- */

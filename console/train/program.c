@@ -93,6 +93,6 @@ bool program_run(char *const argv[], int limit_ms, struct buf *out, struct buf *
     }
     for (int i = 0; i < 2; i++)
         stream_close(&stream[i], 0);
-    *status = WIFEXITED(raw) ? WEXITSTATUS(raw) : 128 + WTERMSIG(raw);
+    *status = child_exit(raw);
     return ok;
 }

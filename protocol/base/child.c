@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <stddef.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 int child_spawn(pid_t *pid, const char *file, const posix_spawn_file_actions_t *actions, int flags, char *const argv[], char *const env[])
@@ -23,6 +24,11 @@ int child_spawn(pid_t *pid, const char *file, const posix_spawn_file_actions_t *
     int rv = posix_spawnp(pid, file, actions, &attr, argv, env ? env : environ);
     posix_spawnattr_destroy(&attr);
     return rv;
+}
+
+int child_exit(int wait_status)
+{
+    return WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
 }
 
 bool child_unspawned(int code, const char *what, struct error *err)

@@ -14,6 +14,8 @@ enum child_flags {
 /* Start file (on the PATH when it holds no slash) with argv and env (NULL: ours). actions: on its descriptors, or NULL. Returns 0, or an
  * errno. */
 int child_spawn(pid_t *pid, const char *file, const posix_spawn_file_actions_t *actions, int flags, char *const argv[], char *const env[]);
+/* The exit status that a shell shows for a wait status: the program's own, or 128 and the signal that ended it. */
+int child_exit(int wait_status);
 /* Why what (a name in an error), a program or a thread, was not started, from that errno: "cannot start it: ...", and which limit to
  * raise. Returns false. */
 bool child_unspawned(int code, const char *what, struct error *err);

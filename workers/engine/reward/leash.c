@@ -55,12 +55,6 @@ static void all_kill(void)
     }
 }
 
-/* As a shell says how a program ended. */
-static int status_of(int status)
-{
-    return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-}
-
 /* Orphans that have ended are taken off the list of processes meanwhile. *how: the program's status when it has ended. */
 static bool has_ended(pid_t program, int *how)
 {
@@ -70,7 +64,7 @@ static bool has_ended(pid_t program, int *how)
     while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
         ended = ended || pid == program;
         if (pid == program)
-            *how = status_of(status);
+            *how = child_exit(status);
     }
     return ended;
 }
@@ -210,7 +204,7 @@ static bool leash_wait(struct leash *l, int64_t wait_ms)
     for (int64_t end = clock_ms() + wait_ms; l->pid > 0; usleep(1000)) {
         pid_t ended = waitpid(l->pid, &status, WNOHANG);
         if (ended > 0)
-            l->status = status_of(status);
+            l->status = child_exit(status);
         if (ended != 0)
             l->pid = 0;
         else if (clock_ms() >= end)
