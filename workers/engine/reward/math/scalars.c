@@ -3,6 +3,7 @@
 #include <flint/ulong_extras.h>
 #include <string.h>
 #include <strings.h>
+#include "workers/engine/reward/math/lexer.h"
 
 struct math_node *node_minus(struct math *m, struct math_node *a, struct math_node *b)
 {
@@ -103,11 +104,6 @@ static uint64_t word_hash(struct span w)    // without case and the plural's s
     return h;
 }
 
-static bool span_is(struct span w, const char *word)
-{
-    return w.len == strlen(word) && strncasecmp(w.s, word, w.len) == 0;
-}
-
 /* Read a unit: words, each with ^n, "square" before it or "squared" after it; '/' and "per" divide by the next one. */
 static bool measure_read(struct math *m, struct span s, int sign, struct measure *out)
 {
@@ -124,12 +120,12 @@ static bool measure_read(struct math *m, struct span s, int sign, struct measure
             continue;
         }
         i = n;
-        if (span_is(w, "per") || span_is(w, "square") || span_is(w, "sq") || span_is(w, "cubic")) {
-            divide = span_is(w, "per") ? -1 : divide;
-            next = span_is(w, "per") ? next : span_is(w, "cubic") ? 3 : 2;
+        if (word_is(w.s, w.len, "per") || word_is(w.s, w.len, "square") || word_is(w.s, w.len, "sq") || word_is(w.s, w.len, "cubic")) {
+            divide = word_is(w.s, w.len, "per") ? -1 : divide;
+            next = word_is(w.s, w.len, "per") ? next : word_is(w.s, w.len, "cubic") ? 3 : 2;
             continue;
         }
-        if (span_is(w, "of") || (w.len == 1 && *w.s == 'a') || span_is(w, "an"))    // A is an ampere
+        if (word_is(w.s, w.len, "of") || (w.len == 1 && *w.s == 'a') || word_is(w.s, w.len, "an"))    // A is an ampere
             continue;
         struct span rest = span_trim((struct span){ s.s + i, s.len - i });
         int power = sign * divide * next;
@@ -150,7 +146,7 @@ static bool measure_read(struct math *m, struct span s, int sign, struct measure
         next = divide = 1;
         const char *as = NULL;
         for (size_t k = 0; k < ARRAY_SIZE(compound_units) && !as; k++)
-            as = span_is(w, compound_units[k].name) ? compound_units[k].as : NULL;
+            as = word_is(w.s, w.len, compound_units[k].name) ? compound_units[k].as : NULL;
         const struct unit *u = as ? NULL : unit_row(w);
         if (as && !measure_read(m, (struct span){ as, strlen(as) }, power, out))
             return false;
@@ -303,10 +299,10 @@ static enum tri mark_compare(struct math *m, struct math_node *unit, struct math
     static const char *const degrees[] = { "degree", "degrees", "deg", "度" }, *const radians[] = { "radian", "radians", "rad" };
     struct span w = span_trim((struct span){ unit->s, (size_t)unit->len });
     for (size_t i = 0; i < ARRAY_SIZE(degrees) && mark->kind == K_DEG; i++)
-        if (span_is(w, degrees[i]))
+        if (word_is(w.s, w.len, degrees[i]))
             return scalar_compare(m, unit->child[0], mark->child[0], rule, depth + 1);
     for (size_t i = 0; i < ARRAY_SIZE(radians) && mark->kind == K_DEG; i++)
-        if (span_is(w, radians[i]))
+        if (word_is(w.s, w.len, radians[i]))
             return scalar_equal(m, unit->child[0], mark, m->config.decimals, rule);
     enum tri t = scalar_compare(m, unit->child[0], mark, rule, depth + 1);
     m->why = t == TRI_YES ? "units that may differ" : m->why;
