@@ -337,7 +337,7 @@ bool run_mem_take(struct model_run *r, const char *what, struct error *err)
     return true;
 }
 
-static bool one_open(struct model_run *r, struct error *err)
+bool one_open(struct model_run *r, struct error *err)
 {
     struct model *m = r->m;
     const struct run_limits *lim = &r->lim;
@@ -348,25 +348,25 @@ static bool one_open(struct model_run *r, struct error *err)
            && (!lim->train || (r->done = mark_new(m->dev, err)));
 }
 
-static void one_close(UNUSED struct model_run *r)
+void one_close(UNUSED struct model_run *r)
 {
 }
 
-static void one_bind(UNUSED struct model_run *r, UNUSED struct model *m)
+void one_bind(UNUSED struct model_run *r, UNUSED struct model *m)
 {
 }
 
-static struct model_run *one_device(struct model_run *r, UNUSED int q)
+struct model_run *one_device(struct model_run *r, UNUSED int q)
 {
     return r;
 }
 
-static bool one_each(struct model_run *r, bool (*fn)(void *ctx, struct model_run *run, struct error *err), void *ctx, struct error *err)
+bool one_each(struct model_run *r, bool (*fn)(void *ctx, struct model_run *run, struct error *err), void *ctx, struct error *err)
 {
     return fn(ctx, r, err);
 }
 
-static void one_set_use(struct model_run *r, int k)
+void one_set_use(struct model_run *r, int k)
 {
     run_set_use(r, &r->set[k]);
 }
@@ -381,25 +381,7 @@ static bool one_sum(UNUSED struct model_run *r, UNUSED const struct tree_sum *of
     return true;
 }
 
-const struct run_form run_one = { .open = one_open,
-                                  .close = one_close,
-                                  .bind = one_bind,
-                                  .device = one_device,
-                                  .each = one_each,
-                                  .set_use = one_set_use,
-                                  .sets = true,
-                                  .work = one_work,
-                                  .forward = one_forward,
-                                  .logits = one_logits,
-                                  .head_begin = head_bwd_begin,
-                                  .head_clear = head_bwd_clear,
-                                  .head_rows = head_bwd_rows,
-                                  .head_end = head_bwd_end,
-                                  .layers_bwd = layers_bwd,
-                                  .embed = one_embed,
-                                  .product = one_product,
-                                  .part = one_part,
-                                  .sum = one_sum };
+const struct run_form run_one = { RUN_ON_DEVICE, .embed = one_embed, .product = one_product, .part = one_part, .sum = one_sum };
 
 struct model_run *model_run_new(struct model *m, const struct run_limits *lim, struct error *err)
 {

@@ -235,6 +235,20 @@ MUST_USE bool run_sync(struct model_run *r, struct error *err);
 /* From now on r, the run of a stage's device, works on the micro-batch of this set. */
 void run_set_use(struct model_run *r, const struct run_set *set);
 
+/* A run on one device, as the functions of its form do it. */
+MUST_USE bool one_open(struct model_run *r, struct error *err);
+void one_close(struct model_run *r);
+void one_bind(struct model_run *r, struct model *m);
+struct model_run *one_device(struct model_run *r, int q);
+MUST_USE bool one_each(struct model_run *r, bool (*fn)(void *ctx, struct model_run *run, struct error *err), void *ctx, struct error *err);
+void one_set_use(struct model_run *r, int k);
+/* Rows of a table: all of a pass on one device but its embedding and its sums, of which a rank of a
+ * team has parts. */
+#define RUN_ON_DEVICE                                                                                                                      \
+    .open = one_open, .close = one_close, .bind = one_bind, .device = one_device, .each = one_each, .set_use = one_set_use, .sets = true,  \
+    .work = one_work, .forward = one_forward, .logits = one_logits, .head_begin = head_bwd_begin, .head_clear = head_bwd_clear,            \
+    .head_rows = head_bwd_rows, .head_end = head_bwd_end, .layers_bwd = layers_bwd
+
 /* ---- run_batch.c */
 /* Micro-batches one after the other. */
 MUST_USE bool one_work(struct model_run *r, const struct model_work *w, struct error *err);

@@ -14,7 +14,7 @@
  * other devices (ops.h, step_meeting), and so each rank's part is a chain of its own in the graph.
  *
  * The run that callers have keeps inputs and logits on the first device (run_team). Each rank has a run of its own for its slice, which does
- * what any device's run does but for the embedding and for sums that ranks have parts of (rank_form).
+ * what any device's run does but for the embedding and for sums that ranks have parts of (run_rank).
  *
  * The embedding's rows are read from all slices. Where a rank keeps shards of its slice only, and has whole pieces in turn, all meet before
  * that, when each has bound its part, and after it, before any of them lets another piece take that place. */
@@ -28,7 +28,6 @@
 struct team_run {
     struct model_run *whole;    // the run that callers have
     struct team *team;
-    struct run_form rank_form;    // of the ranks' runs
     struct peer {
         struct model_run *run;    // of the slice
         float *part[2];           // (max_tok, d_model) device
@@ -78,7 +77,7 @@ static bool words_open(struct team *t, int rank, uint32_t **out, struct error *e
     return (*out = mem_new(dev, size_bytes, "words of meetings", err)) && OP(dev, err, mem_fill, .y = *out, .size_bytes = size_bytes);
 }
 
-static struct run_form rank_form(void);
+static const struct run_form run_rank;
 
 static bool peer_open(void *ctx, int rank, struct error *err)
 {
@@ -88,7 +87,7 @@ static bool peer_open(void *ctx, int rank, struct error *err)
     struct run_limits lim = rank_limits(t->whole->m, &t->whole->lim);
     if (!(p->run = model_run_new(own->slice, &lim, err)))
         return false;
-    p->run->form = &t->rank_form;
+    p->run->form = &run_rank;
     p->run->peers = t;
     p->run->rank = rank;
     for (int b = 0; b < 2; b++)
@@ -107,7 +106,6 @@ static bool team_open(struct model_run *r, struct error *err)
         return error_set(err, ERR_NO_MEMORY, "no memory for a run on a team");
     t->whole = r;
     t->team = r->m->team;
-    t->rank_form = rank_form();
     if (!team_call(t->team, peer_open, t, err))
         return false;
     r->hf = t->peer[0].run->hf;
@@ -219,7 +217,7 @@ static bool rank_product(struct model_run *r, int64_t l, enum product which, con
 {
     enum dtype dtype = r->m->dtype;
     if (which != PRODUCT_O && which != PRODUCT_DOWN)
-        return run_one.product(r, l, which, w, y, x, p, for_norm, err);
+        return one_product(r, l, which, w, y, x, p, for_norm, err);
     bool in_parts = for_norm && parts_go(r, w, p->n);
     struct tree_sum sum = {
         .y = y, .bias = model_at(r->m, w->bias_at), .n = p->n, .d = w->n_out, .y_dtype = dtype, .dtype = dtype, .for_norm = for_norm
@@ -230,15 +228,7 @@ static bool rank_product(struct model_run *r, int64_t l, enum product which, con
 }
 
 /* A rank's run does what any device's does, but for these. */
-static struct run_form rank_form(void)
-{
-    struct run_form f = run_one;
-    f.embed = rank_embed;
-    f.product = rank_product;
-    f.part = rank_part;
-    f.sum = rank_sum;
-    return f;
-}
+static const struct run_form run_rank = { RUN_ON_DEVICE, .embed = rank_embed, .product = rank_product, .part = rank_part, .sum = rank_sum };
 
 /* ---- what callers' runs do by their ranks */
 /* The batch is in the first device's memory. */
