@@ -18,6 +18,7 @@
 #include "workers/engine/model/safetensors.h"
 #include "workers/engine/trainer/blame.h"
 #include "workers/engine/trainer/cut.h"
+#include "workers/engine/trainer/frozen.h"
 #include "workers/engine/trainer/ranks.h"
 #include "workers/engine/trainer/trainer.h"
 #include "workers/engine/trainer/reference.h"

@@ -10,6 +10,7 @@
 #include "workers/engine/model/stages.h"
 #include "workers/engine/model/team.h"
 #include "workers/engine/trainer/checkpoint.h"
+#include "workers/engine/trainer/frozen.h"
 
 enum dtype run_dtype(const struct run_config *c, enum device_kind kind)
 {

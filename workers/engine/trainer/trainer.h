@@ -45,7 +45,7 @@ struct trainer_settings {
     // Adafactor keeps sums over whole tensors and needs zero_stage 0. Only AdamW goes with offload.
     enum optimizer optimizer;
     double adam_beta1, adam_beta2, adam_eps;
-    // Layers that are trained (layers_parse), without embedding, final norm and head; "":
+    // Layers that are trained (frozen.h), without embedding, final norm and head; "":
     // everything.
     char layers[256];
     bool recompute_block;    // keep only block inputs: less memory, a third more work
@@ -133,6 +133,3 @@ void trainer_changes(const struct trainer *t);
 /* Returns how many stages this rank's model has; 0: it is in none. *idle_s is the trainer's:
  * seconds that each stage stood still for the others, as last measured. */
 int trainer_stages(const struct trainer *t, const double **idle_s);
-/* Parse which of n layers a text like "20-31" or "0-3,28" names, into in (n); "" names all.
- * Atropos' --train-layer-indices. */
-MUST_USE bool layers_parse(const char *text, int64_t n, bool *in, struct error *err);

@@ -134,7 +134,6 @@ struct moment8 {
 };
 struct moment8 update_moment8(const struct trainer *t, enum trainer_state_kind kind);
 int64_t update_n_factor(const struct model *m);
-MUST_USE bool frozen_make(struct trainer *t, struct error *err);
 MUST_USE bool state_new(struct trainer *t, struct error *err);
 MUST_USE bool grad_new(struct trainer *t, struct error *err);
 void update_release(struct trainer *t);
@@ -207,5 +206,17 @@ void micro_clear(struct micro *mb);
  * first row. */
 int64_t micro_seq(struct micro *mb, const int32_t *a, int64_t n_a, const int32_t *b, int64_t n_b, float temperature);
 struct model_batch micro_batch(const struct micro *mb);
+
+/* step_begin.c: rows that a sample takes in a micro-batch where it shares none. */
+int64_t item_rows(const struct item *it);
 /* Packed tokens that a micro-batch of this step may have. */
 int64_t micro_budget(const struct trainer *t, const struct trainer_hyper *h);
+/* The advantage of a sample's token k in the loss: the one that came with the group as it is, or the
+ * one made of rewards. */
+double token_advantage(const struct trainer *t, const struct item *it, int64_t k, const struct trainer_hyper *h);
+/* The advantage of its token k with ADV_BATCH before normalisation. The penalty uses the recorded
+ * log-probs, so it has no gradient. */
+double ppb_advantage(const struct trainer *t, const struct item *it, int64_t k, const struct trainer_hyper *h);
+
+/* frozen.c: make t's table of what is not trained, if its settings name layers. */
+MUST_USE bool frozen_make(struct trainer *t, struct error *err);
