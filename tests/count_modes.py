@@ -6,6 +6,10 @@
 
 A form should be a table of functions in a file of its own. Each line that this script counts is a place where one function serves several
 forms by a condition, and where the next form has to be added by hand. The sum is to fall below 60. A line counts once for each name.
+
+A number of slices or stages is a mode test where it says whether there are any: it is taken as true or false, or compared with 0 or 1. Where
+it bounds an index, an argument or a loop (`q < n_stage`, `n * n_slice > TEAM_MAX`) the line does the same for every form. So do the first and
+the last layer of a part (own.first, own.end), which every model has; whether a part has the embedding or the head is a mode test.
 """
 import argparse
 import collections
@@ -20,9 +24,10 @@ FOLDERS = ("workers/engine/model", "workers/engine/pass", "workers/engine/traine
 # question.
 NAMES = {
     "pass": (r"r->team\b", r"r->peers\b", r"r->stages\b"),
-    "weights": (r"m->team\b", r"m->lora\b", r"m->kept\b", r"m->source\b", r"m->base\b", r"m->own\b", r"is_sliced\b", r"is_staged\b"),
-    "sizes": (r"\bn_slice\b", r"\bn_stage\b"),
-    "trainer": (r"\bown_only\b", r"\bis_apart\b"),
+    "weights": (r"m->team\b", r"m->lora\b", r"m->kept\b", r"m->source\b", r"m->base\b", r"\bown\.(?:head|embed)\b", r"is_sliced\b", r"is_staged\b"),
+    "sizes": tuple(form % size for size in ("n_slice", "n_stage") for form in
+                   (r"\b%s (?:[!=]=|>=?|<=) [01]\b", r"![\w>.-]*\b%s\b", r"(?:\(|&& |\|\| |(?<![<>=!])= |return )[\w>.-]*\b%s(?: \?| &&| \|\||\)$)")),
+    "trainer": (r"keep->shards\b", r"\bis_apart\b"),
     "worker": (r"e->sampler\b", r"e->ref\b", r"e->trained\b", r"model_is_whole\b", r"model_keeps_shards\b", r"trainer_keeps_shards\b",
                r"needs_whole\b", r"own_copy\b", r"loads_late\b", r"has_adapter\b", r"shards_are_reached\b", r"samples_behind\b"),
 }

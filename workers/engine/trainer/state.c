@@ -5,108 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include "kernels/adam8.h"
-#include "kernels/collective/collective.h"
 #include "workers/engine/trainer/trainer_impl.h"
-
-/* Memory that every rank has for its shards, laid out alike: the first n_dev elements on the device, the others in the host's. */
-struct shards_at {
-    const void *dev, *host;    // this rank's
-    int64_t n_dev;
-    size_t e;       // bytes of an entry
-    int64_t per;    // elements that one entry is of: 1, or ADAM8_BLOCK, at whose multiples shards begin
-};
-
-static int64_t entries(const struct shards_at *s, int64_t n)
-{
-    return (n + s->per - 1) / s->per;
-}
-
-static const void *memory_of(const struct trainer *t, const void *mine, int rank)
-{
-    return rank == t->set.rank ? mine : t->reach.peer(t->reach.ctx, mine, rank);
-}
-
-/* Copy n entries of a rank's shards, from entry `at` of them on, to out. */
-static bool shard_copy(const struct trainer *t, const struct shards_at *s, int rank, int64_t at, int64_t n, char *out, struct error *err)
-{
-    int64_t here = MAX(MIN(n, s->n_dev - at), (int64_t)0);
-    if (here > 0
-        && !mem_copy(t->dev, out, (const char *)memory_of(t, s->dev, rank) + (size_t)at * s->e, (size_t)here * s->e, COPY_D2H, err))
-        return false;
-    if (here < n)
-        memcpy(out + (size_t)here * s->e, (const char *)memory_of(t, s->host, rank) + (size_t)(at + here - s->n_dev) * s->e,
-               (size_t)(n - here) * s->e);
-    return true;
-}
-
-/* Where this rank's n entries from `at` on are on the device: of those in host memory a copy is made in the stage. NULL: see err. */
-static const void *shard_on_device(const struct trainer *t, const struct shards_at *s, int64_t at, int64_t n, struct error *err)
-{
-    int64_t here = MAX(MIN(n, s->n_dev - at), (int64_t)0);
-    const char *dev = (const char *)s->dev + (size_t)at * s->e;
-    char *stage = (char *)t->p.stage;
-    if (here == n)
-        return dev;
-    return (here == 0 || mem_copy(t->dev, stage, dev, (size_t)here * s->e, COPY_D2D, err))
-                   && mem_copy(t->dev, stage + (size_t)here * s->e, (const char *)s->host + (size_t)(at + here - s->n_dev) * s->e,
-                               (size_t)(n - here) * s->e, COPY_H2D, err)
-               ? stage
-               : NULL;
-}
-
-/* A piece's shards, which the others send: out on the first rank, NULL on those. */
-static bool piece_gather_apart(const struct trainer *t, const struct shards_at *s, int piece, char *out, struct error *err)
-{
-    const struct trainer_parts *p = &t->p;
-    size_t bytes[COLLECTIVE_RANK_MAX], each;
-    int64_t first, own = entries(s, p->own_n[piece]);
-    for (int q = 0; q < t->set.n_rank; q++)
-        bytes[q] = (size_t)entries(s, collective_shard(p->piece_n[piece], t->set.n_rank, q, &first)) * s->e;
-    each = bytes[0];
-    _Static_assert(sizeof *p->stage == 4, "the stage has four bytes for each element of all other ranks' longest shards");
-    const void *mine = t->set.rank == 0 ? NULL : shard_on_device(t, s, p->own_at[piece] / s->per, own, err);
-    if ((t->set.rank > 0 && !mine) || !t->reach.first(t->reach.ctx, mine, bytes, p->stage, each, err))
-        return false;
-    for (int q = 0; q < t->set.n_rank && out; q++) {
-        collective_shard(p->piece_n[piece], t->set.n_rank, q, &first);
-        char *to = out + (size_t)((p->piece_at[piece] + first) / s->per) * s->e;
-        if (q == 0 ? !shard_copy(t, s, 0, p->own_at[piece] / s->per, own, to, err)
-                   : !mem_copy(t->dev, to, (char *)p->stage + (size_t)(q - 1) * each, bytes[q], COPY_D2H, err))
-            return false;
-    }
-    return device_sync(t->dev, err);    // then the stage may be written again
-}
 
 bool trainer_gives_first(const struct trainer *t)
 {
     const struct trainer *first = t->device[0];
-    return first->reach.first != NULL && first->own_only;
-}
-
-/* Shards of all ranks, from where they are. */
-static bool shards_gather(const struct trainer *t, const struct shards_at *s, void *out, struct error *err)
-{
-    const struct trainer_parts *p = &t->p;
-    bool ok = true;
-    if (!t->reach.begin)
-        return error_set(err, ERR_CLOSED, "the trainers have parted, and each has its shard only");
-    BUG_IF(t->reach.first && (t->set.rank == 0) != (out != NULL), "of ranks that are apart the first one gets the shards");
-    for (int i = 0; i < p->n_piece && t->reach.first; i++)
-        if (!piece_gather_apart(t, s, i, out, err))
-            return false;
-    if (t->reach.first)
-        return true;
-    if (!t->reach.begin(t->reach.ctx, err))
-        return false;
-    for (int q = 0; q < t->set.n_rank && ok; q++)
-        for (int64_t i = 0, at = 0, n; i < p->n_piece && ok; at += n, i++) {
-            int64_t first;
-            n = collective_shard(p->piece_n[i], t->set.n_rank, q, &first);
-            ok = shard_copy(t, s, q, at / s->per, entries(s, n), (char *)out + (size_t)((p->piece_at[i] + first) / s->per) * s->e, err);
-        }
-    ok = ok && device_sync(t->dev, err);
-    t->reach.end(t->reach.ctx);
-    return ok;
+    return first->reach.first != NULL && first->keep->shards;
 }
 
 /* ---- moments of one byte, which leave as floats */
@@ -129,12 +33,8 @@ static bool bytes_get(const struct trainer *t, enum trainer_state_kind kind, flo
         error_set(err, ERR_NO_MEMORY, "no memory for the moments of %" PRId64 " parameters", n);
         goto out;
     }
-    if (t->own_only)
-        TRY(shards_gather(t, &(struct shards_at){ m.code, NULL, t->n_dev, 1, 1 }, code, err)
-            && shards_gather(t, &(struct shards_at){ m.scale, NULL, t->n_dev, 4, ADAM8_BLOCK }, scale, err));
-    else
-        TRY(mem_copy(t->dev, code, m.code, (size_t)n, COPY_D2H, err) && mem_copy(t->dev, scale, m.scale, (size_t)n_scale * 4, COPY_D2H, err)
-            && device_sync(t->dev, err));
+    TRY(t->keep->gather(t, &(struct shards_at){ m.code, NULL, t->n_dev, 1, 1 }, code, err));
+    TRY(t->keep->gather(t, &(struct shards_at){ m.scale, NULL, t->n_dev, 4, ADAM8_BLOCK }, scale, err));
     for (int64_t i = 0; out && i < n; i++)
         out[i] = scale[i / ADAM8_BLOCK] * table[code[i]];
     ok = true;
@@ -203,16 +103,8 @@ static bool here_get(const struct trainer *t, enum trainer_state_kind kind, floa
         return trainer_state_n(t, kind) == 0
                || (mem_copy(t->dev, out, t->state[kind], (size_t)trainer_state_n(t, kind) * 4, COPY_D2H, err) && device_sync(t->dev, err));
     bool whole = kind == STATE_MASTER && !t->own_master;    // a master in fp32 is the weights
-    if (t->p.weights || (t->own_only && !whole))
-        return shards_gather(t, &(struct shards_at){ t->state[kind], t->host_state[kind], whole ? t->n_state : t->n_dev, 4, 1 }, out, err);
-    int64_t n = whole ? t->n_flat : t->n_dev;
-    if (!out)
-        return true;
-    if (!mem_copy(t->dev, out, t->state[kind], (size_t)n * 4, COPY_D2H, err) || !device_sync(t->dev, err))
-        return false;
-    if (n < t->n_flat)
-        memcpy(out + n, t->host_state[kind], (size_t)(t->n_flat - n) * 4);
-    return true;
+    const struct keep_form *keep = whole ? t->keep->weights : t->keep;
+    return keep->gather(t, &(struct shards_at){ t->state[kind], t->host_state[kind], whole ? t->n_flat : t->n_dev, 4, 1 }, out, err);
 }
 
 bool trainer_weights_get(const struct trainer *t, void *out, struct error *err)
@@ -224,7 +116,7 @@ static bool here_weights_get(const struct trainer *t, struct model *m, void *out
 {
     size_t bytes, e = dtype_size(model_dtype(m));
     if (m == t->m && t->p.weights)
-        return shards_gather(t, &(struct shards_at){ t->p.weights, NULL, t->n_state, e, 1 }, out, err);
+        return t->keep->gather(t, &(struct shards_at){ t->p.weights, NULL, t->n_state, e, 1 }, out, err);
     const void *weights = model_weights(m, &bytes);
     return !out || (mem_copy(t->dev, out, weights, bytes, COPY_D2H, err) && device_sync(t->dev, err));
 }

@@ -52,13 +52,13 @@ struct trainer {
     struct trainer_reach reach;    // all NULL: there is none
     void (*changes)(void *ctx);    // called before the weights change; NULL: nothing
     void *changes_ctx;
-    bool own_only;      // masters and moments of this rank's shards only
-    int64_t n_state;    // elements with masters and moments here: n_flat, or the longest shards
-    int64_t n_dev;      // the first n_dev of these elements have them on the device
+    const struct keep_form *keep;    // what of them this rank keeps
+    int64_t n_state;                 // elements with masters and moments here: n_flat, or the longest shards
+    int64_t n_dev;                   // the first n_dev of these elements have them on the device
     // (n_dev) device. Without own_master the master is the weights, (n_flat). 8-bit moments:
     // moment8. Adafactor: no first moment, and update_n_factor floats for the second.
     float *state[STATE_N];
-    // (n_state - n_dev) of host_new, or with own_only parts of p.host. Without own_master no
+    // (n_state - n_dev) of host_new, or with shards parts of p.host. Without own_master no
     // master.
     float *host_state[STATE_N];
     bool stage_used;    // an AdamW that may be under way uses the stage
@@ -116,9 +116,6 @@ struct trainer {
 
 /* update.c: the masters, moments and gradients of a trainer, and its new weights */
 MUST_USE bool pieces_make(struct trainer *t, struct error *err);
-/* Does a rank keep only its shards of the model's weights? It does with zero_stage 3, unless an
- * adapter is trained, which is small. */
-bool trainer_keeps_shards(const struct model *m, const struct trainer_settings *s);
 size_t trainer_weight_bytes(const struct model *m, const struct trainer_settings *s);
 /* Elements of state kept here. */
 int64_t trainer_n_state(const struct model *m, const struct trainer_settings *s);
@@ -187,6 +184,40 @@ struct state_form {
 };
 extern const struct state_form state_here, state_sliced;
 const struct state_form *state_form_of(const struct model *m);
+
+/* keep.c */
+/* Does a rank keep only its shards of the model's weights? It does with zero_stage 3, unless an
+ * adapter is trained, which is small. */
+bool trainer_keeps_shards(const struct model *m, const struct trainer_settings *s);
+/* Elements of all of rank 0's shards, which are the longest. */
+int64_t keep_most(const struct model *m, int n_rank);
+/* Memory of a kind of state, on the ranks laid out alike: the first n_dev elements on the device, the
+ * others in the host's. */
+struct shards_at {
+    const void *dev, *host;    // this rank's
+    int64_t n_dev;
+    size_t e;       // bytes of an entry
+    int64_t per;    // elements that one entry is of: 1, or ADAM8_BLOCK, at whose multiples shards begin
+};
+/* What one of several ranks keeps of masters, moments and weights. Each form is one table in keep.c:
+ * everything; its shards of masters and moments; its shards of the weights too. */
+struct keep_form {
+    bool shards;
+    bool shares_grad, shares_state;     // the other ranks may touch gradient, masters and moments
+    const struct keep_form *weights;    // how the weights are kept: by this form, or everything
+    // Elements of state, bytes of the weights, and trainer_weights_place, before there is a trainer.
+    int64_t (*n_state)(const struct model *m, const struct trainer_settings *s);
+    size_t (*weight_bytes)(const struct model *m, const struct trainer_settings *s);
+    bool (*place)(struct model *m, const struct trainer_settings *s, struct error *err);
+    int (*n_run)(const struct trainer *t);                       // trainer_n_run
+    struct update_run (*run)(const struct trainer *t, int i);    // update_run_of
+    // Memory of the host for each kind of state, `each` bytes.
+    bool (*host_new)(struct trainer *t, size_t each, const char *const what[STATE_N], struct error *err);
+    // Bring together what all ranks have at s, to out, in the flat order. out NULL: this rank only gives.
+    bool (*gather)(const struct trainer *t, const struct shards_at *s, void *out, struct error *err);
+};
+extern const struct keep_form keep_all, keep_shards, keep_weights;
+const struct keep_form *keep_form_of(const struct model *m, const struct trainer_settings *s);
 
 /* slices.c */
 int64_t slices_stage_n(const struct model *m);

@@ -39,24 +39,10 @@ static bool grouped(const struct trainer_settings *s)
     return s->grad_group > 1;
 }
 
-static bool own_only(const struct trainer_settings *s)
-{
-    return several(s) && s->zero_stage >= 1;
-}
-
 /* Memory of codes of n elements: what follows begins on a line. */
 static size_t codes_bytes(int64_t n)
 {
     return ((size_t)n + 255) / 256 * 256;
-}
-
-/* Elements of all of rank 0's shards, which are the longest. */
-static int64_t own_max(const struct model *m, int n_rank)
-{
-    int64_t sum = 0, first;
-    for (int p = 0; p < model_n_piece(m); p++)
-        sum += collective_shard(model_piece(m, p, &first), n_rank, 0, &first);
-    return sum;
 }
 
 static int64_t piece_max(const struct model *m)
@@ -65,11 +51,6 @@ static int64_t piece_max(const struct model *m)
     for (int p = 0; p < model_n_piece(m); p++)
         most = MAX(most, model_piece(m, p, &first));
     return most;
-}
-
-bool trainer_keeps_shards(const struct model *m, const struct trainer_settings *s)
-{
-    return several(s) && s->zero_stage >= 3 && !model_lora(m);
 }
 
 /* Elements of a place for a piece of the gradient. With zero_stage 3, where memory is short, the embedding and the head take both. */
@@ -97,7 +78,7 @@ size_t trainer_grad_bytes(const struct model *m, const struct trainer_settings *
 {
     int64_t n = update_grad_n(m, s);
     if (several(s))
-        n += own_max(m, s->n_rank) + stage_n(m, s);
+        n += keep_most(m, s->n_rank) + stage_n(m, s);
     else if (grouped(s))
         n += model_n_flat(m);
     return (size_t)n * 4;
@@ -105,9 +86,7 @@ size_t trainer_grad_bytes(const struct model *m, const struct trainer_settings *
 
 size_t trainer_weight_bytes(const struct model *m, const struct trainer_settings *s)
 {
-    size_t sampled = model_is_whole(m) && model_n_device(m) > 1 ? model_held_bytes(team_slice(m, 0)) : 0;    // a sampler's slices
-    size_t held = model_is_elsewhere(m) ? model_weight_bytes(m) : model_held_bytes(m);    // what is elsewhere will be whole
-    return trainer_keeps_shards(m, s) ? model_kept_bytes(m, own_max(m, s->n_rank)) : held - sampled;
+    return keep_form_of(m, s)->weight_bytes(m, s);
 }
 
 const struct state_form *state_form_of(const struct model *m)
@@ -115,37 +94,19 @@ const struct state_form *state_form_of(const struct model *m)
     return model_is_sliced(m) ? &state_sliced : &state_here;
 }
 
+bool here_place(struct model *m, const struct trainer_settings *s, struct error *err)
+{
+    return keep_form_of(m, s)->place(m, s, err);
+}
+
 bool trainer_weights_place(struct model *m, const struct trainer_settings *s, struct error *err)
 {
     return state_form_of(m)->place(m, s, err);
 }
 
-bool here_place(struct model *m, const struct trainer_settings *s, struct error *err)
-{
-    int n = model_n_piece(m);
-    if (model_keeps_shards(m))
-        return true;
-    if (!own_only(s))
-        return model_weights_take(m, err);
-    if (!trainer_keeps_shards(m, s))
-        return model_share(m, err) != NULL;
-    int64_t *table = calloc(3 * (size_t)n, sizeof *table), at = 0;
-    if (!table)
-        return error_set(err, ERR_NO_MEMORY, "no memory for a table of %d pieces", n);
-    for (int p = 0; p < n; at += table[p], p++) {
-        int64_t first;
-        table[p] = collective_shard(model_piece(m, p, &first), s->n_rank, s->rank, &table[n + p]);
-        table[2 * n + p] = at;
-    }
-    struct model_cut cut = { .n = table, .first = table + n, .at = table + 2 * n, .n_kept = own_max(m, s->n_rank) };
-    bool ok = model_keep(m, &cut, err);
-    free(table);
-    return ok;
-}
-
 int64_t trainer_n_state(const struct model *m, const struct trainer_settings *s)
 {
-    return own_only(s) ? own_max(m, s->n_rank) : model_n_flat(m);
+    return keep_form_of(m, s)->n_state(m, s);
 }
 
 int64_t trainer_state_dev(const struct model *m, const struct trainer_settings *s, size_t *stage_bytes)
@@ -213,7 +174,7 @@ bool pieces_make(struct trainer *t, struct error *err)
         p->weights = model_kept(t->m, &bytes, &h);
     }
     p->late = model_late_piece(t->m);
-    t->own_only = own_only(&t->set);
+    t->keep = keep_form_of(t->m, &t->set);
     t->n_state = trainer_n_state(t->m, &t->set);
     t->n_dev = trainer_state_dev(t->m, &t->set, &t->stage_bytes);
     return true;
@@ -232,11 +193,11 @@ static void share_walk(struct trainer *t, char *base)
     } part[] = {
         { (void **)&p->stage, (size_t)stage_n(t->m, &t->set) * 4 },
         { (void **)&p->norm_part, (size_t)t->n_sumsq * sizeof *p->norm_part },
-        { (void **)&p->sum, (size_t)own_max(t->m, t->set.n_rank) * 4, !t->of_team },
-        { (void **)&t->grad, (size_t)t->n_flat * 4, t->own_only },
-        { (void **)&t->state[STATE_MASTER], (size_t)t->n_dev * 4, !t->own_only || !t->own_master },
-        { (void **)&t->state[STATE_MOMENT1], trainer_moments_bytes(t->m, &t->set, t->n_dev, STATE_MOMENT1), !t->own_only },
-        { (void **)&t->state[STATE_MOMENT2], trainer_moments_bytes(t->m, &t->set, t->n_dev, STATE_MOMENT2), !t->own_only },
+        { (void **)&p->sum, (size_t)keep_most(t->m, t->set.n_rank) * 4, !t->of_team },
+        { (void **)&t->grad, (size_t)t->n_flat * 4, !t->keep->shares_grad },
+        { (void **)&t->state[STATE_MASTER], (size_t)t->n_dev * 4, !t->keep->shares_state || !t->own_master },
+        { (void **)&t->state[STATE_MOMENT1], trainer_moments_bytes(t->m, &t->set, t->n_dev, STATE_MOMENT1), !t->keep->shares_state },
+        { (void **)&t->state[STATE_MOMENT2], trainer_moments_bytes(t->m, &t->set, t->n_dev, STATE_MOMENT2), !t->keep->shares_state },
     };
     for (size_t i = 0; i < ARRAY_SIZE(part); i++) {
         if (part[i].none)
@@ -276,12 +237,12 @@ bool grad_new(struct trainer *t, struct error *err)
         return false;
     share_walk(t, p->share);
     p->share_handle = &t->share_handle;
-    if (t->own_only && !(t->grad = own_new(t, (size_t)update_grad_n(t->m, &t->set) * 4, "gradient", err)))
+    if (!t->grad && !(t->grad = own_new(t, (size_t)update_grad_n(t->m, &t->set) * 4, "gradient", err)))
         return false;
     p->grad = t->grad;
     p->n_slot = t->set.zero_stage >= 2 && !grouped(&t->set) ? GRAD_SLOTS : 0;
     p->slot_n = slot_n(t->m, &t->set);
-    return t->of_team || (p->sum = own_new(t, (size_t)own_max(t->m, t->set.n_rank) * 4, "sum of the gradients", err)) != NULL;
+    return t->of_team || (p->sum = own_new(t, (size_t)keep_most(t->m, t->set.n_rank) * 4, "sum of the gradients", err)) != NULL;
 }
 
 bool here_grad_clear(struct trainer *t, struct error *err)
@@ -297,16 +258,12 @@ bool trainer_grad_begin(struct trainer *t, int64_t n_micro, struct error *err)
 
 struct update_run update_run_of(const struct trainer *t, int i)
 {
-    const struct trainer_parts *p = &t->p;
-    if (!t->own_only)
-        return (struct update_run){ .n = t->n_flat, .grad = t->grad };
-    return (
-        struct update_run){ .flat = p->piece_at[i] + p->own_first[i], .n = p->own_n[i], .at = p->own_at[i], .grad = p->sum + p->own_at[i] };
+    return t->keep->run(t, i);
 }
 
 int trainer_n_run(const struct trainer *t)
 {
-    return t->own_only ? t->p.n_piece : 1;
+    return t->keep->n_run(t);
 }
 
 char *update_weights_at(const struct trainer *t, const struct update_run *r, int64_t from)
@@ -357,27 +314,9 @@ static bool host_state_init(struct trainer *t, enum trainer_state_kind kind, str
 /* Memory for what is kept in the host's, which other ranks open where it is of own shards only. */
 static bool host_state_new(struct trainer *t, const char *const what[STATE_N], struct error *err)
 {
-    struct trainer_parts *p = &t->p;
     size_t each = (size_t)(t->n_state - t->n_dev) * 4;
-    float *at = NULL;
-    if (each == 0)
-        return true;
-    if (!(t->stage = own_new(t, t->stage_bytes, "the stage of the optimizer's state", err)))
-        return false;
-    if (t->own_only) {
-        p->host_bytes = (size_t)(STATE_N - !t->own_master) * each;
-        if (!(at = p->host = host_share_new(t->dev, p->host_bytes, "shards of masters and moments", &t->host_handle, err)))
-            return false;
-        p->host_handle = &t->host_handle;
-    }
-    for (int k = 0; k < STATE_N; k++)
-        if (k != STATE_MASTER || t->own_master) {
-            t->host_state[k] = t->own_only ? at : host_new(t->dev, each, what[k], err);
-            if (!t->host_state[k])
-                return false;
-            at += t->own_only ? t->n_state - t->n_dev : 0;
-        }
-    return true;
+    return each == 0
+           || ((t->stage = own_new(t, t->stage_bytes, "the stage of the optimizer's state", err)) && t->keep->host_new(t, each, what, err));
 }
 
 /* Masters from the weights, moments 0, on the device. */
