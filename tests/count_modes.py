@@ -9,7 +9,8 @@ forms by a condition, and where the next form has to be added by hand. The sum i
 
 A number of slices or stages is a mode test where it says whether there are any: it is taken as true or false, or compared with 0 or 1. Where
 it bounds an index, an argument or a loop (`q < n_stage`, `n * n_slice > TEAM_MAX`) the line does the same for every form. So do the first and
-the last layer of a part (own.first, own.end), which every model has; whether a part has the embedding or the head is a mode test.
+the last layer of a part (own.first, own.end), which every model has; whether a part has the embedding or the head is a mode test. A pointer
+or a flag counts where it is tested or compared itself, and not where it is passed on or followed (`if (!trainer_new(e->trained, e->ref))`).
 """
 import argparse
 import collections
@@ -23,14 +24,26 @@ FOLDERS = ("workers/engine/model", "workers/engine/pass", "workers/engine/traine
 # The names by which a form is asked for: a pointer or a number of struct run, struct model or struct trainer that only some forms have, or a
 # question.
 NAMES = {
-    "pass": (r"r->team\b", r"r->peers\b", r"r->stages\b"),
-    "weights": (r"m->team\b", r"m->lora\b", r"m->kept\b", r"m->source\b", r"m->base\b", r"\bown\.(?:head|embed)\b", r"is_sliced\b", r"is_staged\b"),
-    "sizes": tuple(form % size for size in ("n_slice", "n_stage") for form in
-                   (r"\b%s (?:[!=]=|>=?|<=) [01]\b", r"![\w>.-]*\b%s\b", r"(?:\(|&& |\|\| |(?<![<>=!])= |return )[\w>.-]*\b%s(?: \?| &&| \|\||\)$)")),
-    "trainer": (r"keep->shards\b", r"\bis_apart\b"),
-    "worker": (r"e->sampler\b", r"e->ref\b", r"e->trained\b", r"model_is_whole\b", r"model_keeps_shards\b", r"trainer_keeps_shards\b",
-               r"needs_whole\b", r"own_copy\b", r"loads_late\b", r"has_adapter\b", r"shards_are_reached\b", r"samples_behind\b"),
+    "pass": ("r->team", "r->peers", "r->stages"),
+    "weights": ("m->team", "m->lora", "m->kept", "m->source", "m->base", "own.head", "own.embed", "is_sliced(", "is_staged("),
+    "sizes": ("n_slice", "n_stage"),
+    "trainer": ("keep->shards", "is_apart("),
+    "worker": ("e->sampler", "e->ref", "e->trained", "model_is_whole(", "model_keeps_shards(", "trainer_keeps_shards(", "needs_whole(",
+               "own_copy(", "loads_late(", "has_adapter(", "shards_are_reached(", "samples_behind("),
 }
+
+
+def asks(name):
+    """A pattern that finds where code asks by a name: a question wherever it stands beside a condition, a pointer or a number where it is tested."""
+    if name.endswith("("):
+        return re.escape(name)
+    if name in ("n_slice", "n_stage"):    # whether there are any
+        whole = rf"[\w>.-]*\b{name}"
+        return rf"\b{name} (?:[!=]=|>=?|<=) [01]\b|!{whole}\b|(?:\(|&& |\|\| |(?<![<>=!])= |return ){whole}(?: \?| &&| \|\||\)$)"
+    whole = rf"(?<![\w>])[\w>.-]*{re.escape(name)}\b"
+    return rf"!{whole}(?!->)|{whole} (?:\?|&&|\|\||[!=]=)|(?:\bif \(|\bwhile \(|&& |\|\| ){whole}(?:\)|;|$)"
+
+
 CONDITION = re.compile(r"\bif \(|\bwhile \(| \? |&&|\|\|")
 
 
@@ -45,7 +58,7 @@ def tests_of(path):
     with open(path, encoding="utf-8") as f:
         lines = code_of(f.read()).split("\n")
     return [(at, kind, line.strip()) for at, line in enumerate(lines, 1) if CONDITION.search(line)
-            for kind, names in NAMES.items() for name in names if re.search(name, line)]
+            for kind, names in NAMES.items() for name in names if re.search(asks(name), line)]
 
 
 def main():
