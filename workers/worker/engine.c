@@ -18,7 +18,6 @@
 #include "workers/engine/sampler/external.h"
 #include "workers/worker/bridge.h"
 #include "workers/worker/engine_state.h"
-#include "workers/worker/episodes.h"
 #include "workers/worker/evaluation.h"
 #include "workers/worker/guests.h"
 #include "workers/worker/items.h"
@@ -27,6 +26,7 @@
 #include "workers/worker/outside.h"
 #include "workers/worker/profile.h"
 #include "workers/worker/publishing.h"
+#include "workers/worker/sampling.h"
 #include "workers/worker/saving.h"
 #include "workers/worker/training.h"
 

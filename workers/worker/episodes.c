@@ -20,69 +20,15 @@
 #include "workers/engine/model/model.h"
 #include "workers/engine/reward/environment_pool.h"
 #include "workers/engine/sampler/completion.h"
-#include "workers/engine/sampler/external.h"
 #include "workers/engine/sampler/prompt.h"
 #include "workers/engine/text/tokenizer.h"
-#include "workers/worker/gap.h"
-#include "workers/worker/guests.h"
 #include "workers/worker/items.h"
 #include "workers/worker/session.h"
+#include "workers/worker/episodes_parts.h"
 
-#define SAMPLE_BITS 20
 #define ITEM_MAX 4096    // inside at once
 
-enum episode_state {
-    EPISODE_ASKED,
-    EPISODE_READY,
-    EPISODE_DRAWS,
-    EPISODE_OVER,
-};
-struct episode {    // a sample
-    enum episode_state state;
-    int64_t n_tok, turn_at;    // tokens after the prompt; where its present turn begins
-    int32_t *token;            // (max_new_tok) owned, as the three below
-    float *logp, *entropy;
-    int32_t *newer;
-    uint8_t *mask;
-    bool ended, is_stop;    // the turn has, and by an end token
-    int64_t n_turn;         // turns the model has taken
-    char **text;            // (n_turn) owned
-    double sum, last;       // of the turns' rewards; 0 without any
-    float acc;              // NAN: the environment has not said
-    enum finish_reason finish;
-    enum score_state score;    // SCORE_NONE, or why it is left out
-    char reason[48];
-    /* with a harness; its tokens are in the session then, and n_tok counts those that were drawn */
-    struct session *session;     // owned; NULL: an environment that answers turns
-    struct sampling sampling;    // of the reply that is drawn
-    int64_t version;             // that drew its last token
-};
-struct episode_item {
-    struct episode_item *next;
-    int64_t serial;
-    int64_t item, prompt_row, rollout_step;
-    struct sampling sampling;
-    char *row;                   // the dataset's line, JSON
-    int64_t seed;                // for the environment
-    enum episode_state state;    // ASKED, READY and then DRAWS
-    struct token_list prompt;
-    bool chat;          // the prompt was messages
-    json_t *tools;      // that it had; NULL: none; owned
-    int64_t version;    // that drew its first token; -1: none yet
-    int64_t start_ns;
-    int32_t n_sample, n_over;
-    struct episode *sample;    // (n_sample)
-};
-struct episodes {
-    bool harness;
-    struct session_config session;    // with a harness
-    struct episode_item *item;        // oldest first
-    int64_t n_item, next_serial;
-    struct group **finished;    // (n_finished) owned, in the order of finishing
-    int64_t n_finished, cap_finished;
-};
-
-static void item_free(struct episode_item *it)
+void episode_item_free(struct episode_item *it)
 {
     for (int32_t i = 0; it->sample && i < it->n_sample; i++) {
         struct episode *s = &it->sample[i];
@@ -124,7 +70,7 @@ void episodes_clear(struct episodes *s)
 {
     for (struct episode_item *it; s && (it = s->item);) {
         s->item = it->next;
-        item_free(it);
+        episode_item_free(it);
     }
     for (int64_t i = 0; s && i < s->n_finished; i++)
         group_free(s->finished[i]);
@@ -283,7 +229,7 @@ bool episodes_submit(struct engine *e, const struct prompt_order *o, const struc
 out:
     json_decref(row);
     if (!ok && it)
-        item_free(it);
+        episode_item_free(it);
     return ok;
 }
 
@@ -470,7 +416,7 @@ static void turn_take(struct engine *e, struct episode_item *it, struct episode 
     json_decref(answer);
 }
 
-static void answers_take(struct engine *e)
+void episode_answers_take(struct engine *e)
 {
     pthread_mutex_lock(&e->lock);
     struct report *r = e->turned_first;
@@ -548,8 +494,7 @@ static bool session_submit(struct engine *e, struct episode_item *it, int32_t i,
     return true;
 }
 
-/* Submit what is ready, until the generator is full. */
-static bool ready_submit(struct engine *e, struct error *err)
+bool ready_submit(struct engine *e, struct error *err)
 {
     for (struct episode_item *it = e->episodes->item; it; it = it->next) {
         struct error why = { 0 };
@@ -572,8 +517,7 @@ static bool ready_submit(struct engine *e, struct error *err)
     return true;
 }
 
-/* A sample's turn has ended: note its text, and ask the environment unless the sample is cut. */
-static bool turn_end(struct engine *e, struct episode_item *it, int32_t i, struct error *err)
+bool turn_end(struct engine *e, struct episode_item *it, int32_t i, struct error *err)
 {
     struct episode *s = &it->sample[i];
     struct buf text = BUF_INIT;
@@ -595,308 +539,4 @@ static bool turn_end(struct engine *e, struct episode_item *it, int32_t i, struc
         return error_set(err, ERR_NO_MEMORY, "no memory for a turn of item %" PRId64, it->item);
     s->state = EPISODE_ASKED;
     return turn_ask(e, it, i, err);
-}
-
-/* ---- groups ---- */
-
-/* What a group says of its item. */
-static void group_item_set(const struct engine *e, const struct episode_item *it, struct group *g)
-{
-    g->has_entropy = e->config.rollout_entropy;
-    g->item = it->item;
-    g->prompt_row = it->prompt_row;
-    g->rollout_step = it->rollout_step;
-    g->weight_version = it->version >= 0 ? it->version : e->version;
-    g->temperature = it->sampling.temperature;
-    g->top_p = it->sampling.top_p;
-    g->top_k = it->sampling.top_k;
-    g->max_new_tok = it->sampling.max_new_tok;
-    g->gen_s = (double)(clock_ns() - it->start_ns) * 1e-9;
-}
-
-/* A sample of n_tok tokens from first_tok on, with what its episode has earned. */
-static struct sample sample_make(const struct engine *e, const struct episode *s, int64_t first_tok, int64_t n_tok)
-{
-    double reward = strcmp(e->config.environment_reward, "last") == 0 ? s->last : s->sum;
-    struct sample out = { .first_tok = first_tok,
-                          .n_tok = n_tok,
-                          .seed = (uint64_t)e->config.seed,
-                          .finish = s->finish,
-                          .score = s->score,
-                          .reward = s->score == SCORE_NONE ? reward : 0 };
-    out.ans_acc = s->score != SCORE_NONE ? 0 : isnan(s->acc) ? reward > 0 : s->acc;
-    snprintf(out.reason, sizeof out.reason, "%s", s->reason);
-    for (size_t k = 0; k < GROUP_PARTS_MAX; k++)
-        out.part[k] = NAN;
-    return out;
-}
-
-/* The paths of a session that are samples: all of them; of an evaluation's, which counts sessions, the last. */
-static int first_path(const struct episode_item *it, const struct episode *s)
-{
-    int n = session_n_path(s->session);
-    return it->item >= EVAL_ITEM_BASE && n > 0 ? n - 1 : 0;
-}
-
-/* The first path of all; NULL: no session has one. */
-static const struct session_path *path_of_all(const struct episode_item *it)
-{
-    for (int32_t i = 0; i < it->n_sample; i++)
-        if (session_n_path(it->sample[i].session) > 0)
-            return session_path(it->sample[i].session, first_path(it, &it->sample[i]));
-    return NULL;
-}
-
-/* Path k of the session, when it can be a sample: a group's samples share a beginning, of one token at least. NULL: it cannot, or there is
- * none. */
-static const struct session_path *path_of(const struct episode_item *it, const struct episode *s, int k)
-{
-    const struct session_path *p = k < session_n_path(s->session) ? session_path(s->session, k) : NULL;
-    return p && p->token[0] == path_of_all(it)->token[0] ? p : NULL;
-}
-
-/* How many tokens all paths begin with, before any was drawn. */
-static int64_t prompt_shared(const struct episode_item *it)
-{
-    const struct session_path *one = path_of_all(it);
-    int64_t n = one ? one->n_first : 0;
-    for (int32_t i = 0; i < it->n_sample; i++)
-        for (int k = first_path(it, &it->sample[i]); k < session_n_path(it->sample[i].session); k++) {
-            const struct session_path *p = path_of(it, &it->sample[i], k);
-            int64_t same = 0;
-            if (!p)
-                continue;
-            n = MIN(n, p->n_first);
-            while (same < n && p->token[same] == one->token[same])
-                same++;
-            n = same;
-        }
-    return n;
-}
-
-/* The group of an item's sessions: a sample for each path. A session without one, and a path that begins with another token than the others,
- * are samples without tokens that are left out. */
-static struct group *sessions_group_make(const struct engine *e, const struct episode_item *it, struct error *err)
-{
-    int64_t n_tok = 0, at = 0, n_prompt = prompt_shared(it);
-    int32_t n_sample = 0, row = 0;
-    for (int32_t i = 0; i < it->n_sample; i++) {
-        const struct episode *s = &it->sample[i];
-        int n = session_n_path(s->session), first = first_path(it, s);
-        n_sample += MAX(n - first, 1);
-        for (int k = first; k < n; k++)
-            n_tok += path_of(it, s, k) ? path_of(it, s, k)->n - n_prompt : 0;
-    }
-    struct group *g = group_new(n_prompt, n_sample, n_tok, err);
-    if (!g)
-        return NULL;
-    group_item_set(e, it, g);
-    for (int32_t i = 0; i < it->n_sample; i++) {
-        const struct episode *s = &it->sample[i];
-        int n = session_n_path(s->session), first = first_path(it, s);
-        for (int k = first; k < MAX(n, first + 1); k++) {
-            const struct session_path *p = path_of(it, s, k);
-            size_t own = p ? (size_t)(p->n - n_prompt) : 0;
-            struct sample *sample = &g->sample[row++];
-            *sample = sample_make(e, s, at, (int64_t)own);
-            sample->again = k > first;
-            if (!p && sample->score == SCORE_NONE) {
-                sample->score = SCORE_LEFT_OUT;
-                snprintf(sample->reason, sizeof sample->reason, "harness: begins with another token");
-            }
-            if (!p)
-                continue;
-            memcpy(g->prompt, p->token, (size_t)n_prompt * sizeof *g->prompt);
-            memcpy(g->token + at, p->token + n_prompt, own * sizeof *g->token);
-            memcpy(g->logp + at, p->logp + n_prompt, own * sizeof *g->logp);
-            memcpy(g->entropy + at, p->entropy + n_prompt, own * sizeof *g->entropy);
-            memcpy(g->newer + at, p->newer + n_prompt, own * sizeof *g->newer);
-            memcpy(g->mask + at, p->mask + n_prompt, own);
-            at += (int64_t)own;
-        }
-    }
-    return g;
-}
-
-static struct group *group_make(const struct engine *e, const struct episode_item *it, struct error *err)
-{
-    int64_t n_tok = 0, at = 0;
-    if (e->episodes->harness)
-        return sessions_group_make(e, it, err);
-    for (int32_t i = 0; i < it->n_sample; i++)
-        n_tok += it->sample[i].n_tok;
-    struct group *g = group_new(it->prompt.n, it->n_sample, n_tok, err);
-    if (!g)
-        return NULL;
-    group_item_set(e, it, g);
-    if (it->prompt.n > 0)
-        memcpy(g->prompt, it->prompt.id, (size_t)it->prompt.n * sizeof *g->prompt);
-    for (int32_t i = 0; i < it->n_sample; i++) {
-        const struct episode *s = &it->sample[i];
-        g->sample[i] = sample_make(e, s, at, s->n_tok);
-        memcpy(g->token + at, s->token, (size_t)s->n_tok * sizeof *g->token);
-        memcpy(g->logp + at, s->logp, (size_t)s->n_tok * sizeof *g->logp);
-        memcpy(g->entropy + at, s->entropy, (size_t)s->n_tok * sizeof *g->entropy);
-        memcpy(g->newer + at, s->newer, (size_t)s->n_tok * sizeof *g->newer);
-        memcpy(g->mask + at, s->mask, (size_t)s->n_tok);
-        at += s->n_tok;
-    }
-    return g;
-}
-
-/* Make the groups of items that have ended. */
-static bool items_finish(struct engine *e, struct error *err)
-{
-    struct episodes *all = e->episodes;
-    for (struct episode_item **at = &all->item, *it; (it = *at);) {
-        if (it->n_over < it->n_sample) {
-            at = &it->next;
-            continue;
-        }
-        if (all->n_finished == all->cap_finished) {
-            int64_t cap = MAX(2 * all->cap_finished, (int64_t)64);
-            struct group **more = realloc(all->finished, (size_t)cap * sizeof *more);
-            if (!more)
-                return error_set(err, ERR_NO_MEMORY, "no memory for finished groups");
-            all->finished = more;
-            all->cap_finished = cap;
-        }
-        struct group *g = group_make(e, it, err);
-        if (!g)
-            return false;
-        all->finished[all->n_finished++] = g;
-        all->n_item--;
-        *at = it->next;
-        item_free(it);
-    }
-    return true;
-}
-
-/* ---- the sampler, with or without an environment ---- */
-
-/* A step of the generator, with its guests, and of the other one. */
-static bool generator_round(struct engine *e, struct error *err)
-{
-    if (e->ending.generator && !generator_step(e->ending.generator, err))
-        return false;
-    guests_feed(e);
-    bool ok = generator_step(e->generator, err);
-    guests_stepped(e, ok ? NULL : err);
-    return ok;
-}
-
-bool sampler_step(struct engine *e, struct error *err)
-{
-    if (e->external)
-        return !external_failed(e->external, err);
-    if (!e->episodes)
-        return generator_round(e, err);
-    answers_take(e);
-    if (!ready_submit(e, err) || !generator_round(e, err))
-        return false;
-    for (struct group *g; (g = generator_poll(e->generator));)
-        group_free(g);
-    for (struct episode_item *it = e->episodes->item; it; it = it->next)
-        for (int32_t i = 0; i < it->n_sample; i++)
-            if (it->sample[i].state == EPISODE_DRAWS && it->sample[i].ended && !turn_end(e, it, i, err))
-                return false;
-    return items_finish(e, err);
-}
-
-struct group *sampler_poll(struct engine *e, bool *ending)
-{
-    struct episodes *all = e->episodes;
-    *ending = false;
-    if (e->external)
-        return external_poll(e->external);
-    struct group *last = e->ending.generator ? generator_poll(e->ending.generator) : NULL;
-    *ending = last != NULL;
-    if (last)
-        return last;
-    if (!all)
-        return generator_poll(e->generator);
-    if (all->n_finished == 0)
-        return NULL;
-    struct group *g = all->finished[0];
-    memmove(all->finished, all->finished + 1, (size_t)(--all->n_finished) * sizeof *all->finished);
-    return g;
-}
-
-/* Drop an item with all its samples; answers still to come are ignored. */
-static void episode_drop(struct engine *e, struct episode_item *it)
-{
-    struct episode_item **at = &e->episodes->item;
-    while (*at != it)
-        at = &(*at)->next;
-    *at = it->next;
-    e->episodes->n_item--;
-    for (int32_t i = 0; i < it->n_sample; i++)
-        generator_drop(e->generator, it->serial << SAMPLE_BITS | i);
-    item_free(it);
-}
-
-static bool episode_stop(struct engine *e, int64_t rollout_step, int64_t n_tok, struct stopped_item *out)
-{
-    for (struct episode_item *it = e->episodes->item; it; it = it->next) {
-        *out = (struct stopped_item){ .item = it->item, .version = it->version >= 0 ? it->version : e->version };
-        for (int32_t i = 0; i < it->n_sample; i++) {
-            out->n_tok = MAX(out->n_tok, it->sample[i].n_tok);
-            out->n_drawn += it->sample[i].n_tok;
-        }
-        if (it->rollout_step == rollout_step && out->n_tok > n_tok) {
-            episode_drop(e, it);
-            return true;
-        }
-    }
-    return false;
-}
-
-bool sampler_stop(struct engine *e, int64_t rollout_step, int64_t n_tok, struct stopped_item *out, bool *ending)
-{
-    *ending = e->ending.generator && generator_stop(e->ending.generator, rollout_step, n_tok, out);
-    if (*ending || e->episodes)
-        return *ending || episode_stop(e, rollout_step, n_tok, out);
-    return e->generator && generator_stop(e->generator, rollout_step, n_tok, out);
-}
-
-bool sampler_drop(struct engine *e, int64_t item, struct stopped_item *out, bool *ending)
-{
-    *ending = e->ending.generator && generator_drop_item(e->ending.generator, item, out);
-    return *ending || (e->generator && !e->episodes && generator_drop_item(e->generator, item, out));
-}
-
-bool sampler_busy(const struct engine *e)
-{
-    if (e->external)
-        return external_ready(e->external);
-    return e->generator && (!generator_idle(e->generator) || gap_ends(e));
-}
-
-void sampler_waits_show(struct engine *e)
-{
-    char what[64] = "the environment";
-    if (e->external)
-        external_trouble(e->external, what, sizeof what);
-    engine_waits_for(e, what[0] ? what : "the external engine");
-}
-
-bool sampler_empty(const struct engine *e)
-{
-    if (e->external)
-        return external_idle(e->external);
-    return (!e->generator || (generator_own_idle(e->generator) && !gap_ends(e))) && (!e->episodes || e->episodes->n_item == 0);
-}
-
-bool sampler_wait(struct engine *e, int64_t wait_ms, struct error *err)
-{
-    if (sampler_busy(e) || sampler_empty(e) || guests_want(e))
-        return true;
-    struct timespec end = clock_after(wait_ms);
-    bool late = false;
-    pthread_mutex_lock(&e->lock);
-    while (!e->turned_first && !e->visited && !late)
-        late = pthread_cond_timedwait(&e->some, &e->lock, &end) != 0;
-    late = late && !e->turned_first;
-    pthread_mutex_unlock(&e->lock);
-    return !late || error_set(err, ERR_TIMEOUT, "the environment has not answered for %g s", (double)wait_ms / 1000);
 }

@@ -1,6 +1,6 @@
 /* episodes.h - samples of several turns: the model's, and between them what the environment says
  *
- * Between the engine's tasks and the generator; without an environment its functions are the generator's. A sample whose turn has
+ * Between the engine's tasks and the generator (sampling.h). A sample whose turn has
  * ended leaves the generator's batch and waits for its environment, while the others go on. With the answer it comes back as an
  * item whose prompt is everything so far, and the prefix cache has that prompt's pages.
  *
@@ -23,18 +23,3 @@ void episodes_clear(struct episodes *s);    // drop everything inside; answers s
 bool episodes_watch(void *ctx, const struct drawn *d);
 /* Begin an item: ask the environment how. ERR_FULL: later, there are too many inside. */
 MUST_USE bool episodes_submit(struct engine *e, const struct prompt_order *o, const struct sampling *s, struct error *err);
-
-/* One round: what the environment has answered, a step of the generator and of the other one (gap.h), the turns that ended. */
-MUST_USE bool sampler_step(struct engine *e, struct error *err);
-/* The next finished group, for group_free; NULL: none. *ending: it is the other generator's. */
-struct group *sampler_poll(struct engine *e, bool *ending);
-bool sampler_busy(const struct engine *e);     // can a generator go on?
-bool sampler_empty(const struct engine *e);    // nothing of the run inside, nothing asked (finished groups may wait in sampler_poll)
-/* As generator_stop and generator_drop_item, of what samples for the run; *ending as above. An external engine's requests are not
- * stopped, and episodes are not dropped: what comes of them is not used. */
-bool sampler_stop(struct engine *e, int64_t rollout_step, int64_t n_tok, struct stopped_item *out, bool *ending);
-bool sampler_drop(struct engine *e, int64_t item, struct stopped_item *out, bool *ending);
-/* Show for what samples outside of the generator are waited for. */
-void sampler_waits_show(struct engine *e);
-/* Wait until sampler_step has something to do, or everything has ended. ERR_TIMEOUT: the environment has said nothing for wait_ms. */
-MUST_USE bool sampler_wait(struct engine *e, int64_t wait_ms, struct error *err);

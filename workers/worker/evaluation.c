@@ -9,8 +9,8 @@
 #include "workers/engine/data/identity.h"
 #include "workers/engine/reward/reward.h"
 #include "workers/engine/sampler/generator.h"
-#include "workers/worker/episodes.h"
 #include "workers/worker/items.h"
+#include "workers/worker/sampling.h"
 #include "workers/worker/saving.h"
 
 #define EVAL_WAIT_MS 600000      // for an answer of the environment

@@ -18,6 +18,7 @@
 #include "workers/worker/gap.h"
 #include "workers/worker/guests.h"
 #include "workers/worker/rubrics.h"
+#include "workers/worker/sampling.h"
 
 /* ---- shared with evaluations ---- */
 
