@@ -11,11 +11,18 @@
  *   ppo      -min(r A, c A)                                   PPO, arXiv 1707.06347, eq. 7; two widths: DAPO, arXiv 2503.14476, sec. 3.1
  *   cispo    -c A logp, c without gradient                    MiniMax-M1, arXiv 2506.13585, eq. 4 and 5: every token keeps a gradient
  *   atropos  -min(r A, c A) for A >= 0, -max(r A, c A) else   the example trainer of Atropos, kept for comparison: it is no bound, since
- *                                                             tokens of A < 0 above 1 + clip_high are no longer pushed down */
+ *                                                             tokens of A < 0 above 1 + clip_high are no longer pushed down
+ *   sapo     -(4 / tau) sigmoid(tau (r - 1)) A                arXiv 2511.20347, eq. 5 and 6: tau is sapo_pos for A > 0, sapo_neg else; its
+ *                                                             gradient is the policy gradient at r = 1 and fades away from there
+ *   gpg      -A logp                                          arXiv 2504.02546, eq. 6: no ratio and no bound
+ * ppo has a second bound, clip_dual (0: none): a token of A < 0 has at most -clip_dual A, without gradient beyond. Dual clip, arXiv
+ * 1912.09729, eq. 5; verl's clip_ratio_c, and TRL's delta where that is above 1 + clip_high. */
 enum clip_form {
     CLIP_PPO,
     CLIP_CISPO,
     CLIP_ATROPOS,
+    CLIP_SAPO,
+    CLIP_GPG,
 };
 /* The penalty of a token, x = logp_ref - logp, q = exp(logp - logp_old) of the token, all with their gradient:
  *   k3        e^x - x - 1        Schulman, "Approximating KL divergence", 2020; DeepSeekMath, arXiv 2402.03300, eq. 4
@@ -24,6 +31,8 @@ enum clip_form {
  *   k1_ratio  q (-x)             open-instruct's estimator 3
  *   k3_ratio  q (e^x - x - 1)    DeepSeek-V3.2, arXiv 2512.02556, sec. 3.1: where samples are of other weights, and at q = 1, the gradient is
  *                                that of the KL; TRL's use_bias_correction_kl
+ *   abs        |x|               verl's kl_penalty
+ *   k3+        e^x - x - 1       its value, with the gradient of k2, which is the KL's at q = 1 (verl's straight-through form)
  * open-instruct's numbers 0, 1, 2, 3 are k1, k2, k3, k1_ratio. */
 enum kl_form {
     KL_K3,
@@ -31,12 +40,16 @@ enum kl_form {
     KL_K2,
     KL_K1_RATIO,
     KL_K3_RATIO,
+    KL_ABS,
+    KL_K3_THROUGH,
 };
 struct policy_form {
     enum clip_form clip;
     enum kl_form kl;
     float clip_low, clip_high;    // the ratio is clipped to [1 - clip_low, 1 + clip_high]
     float beta;                   // times the penalty; above 0 needs log-probs of a reference
+    float clip_dual;              // with ppo, the ratio counts at most this much where the advantage is below 0; 0: no such bound
+    float sapo_pos, sapo_neg;     // sapo's temperatures, above 0
 };
 struct token_term {
     double loss, coef;    // and its derivative by logp
@@ -48,8 +61,10 @@ BOTH_SIDES static inline int policy_bound(const struct policy_form *f, double r,
 {
     int side = r > 1 + (double)f->clip_high ? 1 : r < 1 - (double)f->clip_low ? -1 : 0;
     switch (f->clip) {
-    case CLIP_PPO: return adv > 0 ? side > 0 : adv < 0 && side < 0 ? -1 : 0;
+    case CLIP_PPO: return adv > 0 ? side > 0 : !(adv < 0) ? 0 : side < 0 ? -1 : f->clip_dual > 0 && r > (double)f->clip_dual;
     case CLIP_ATROPOS: return side > 0;
+    case CLIP_SAPO:
+    case CLIP_GPG: return 0;
     case CLIP_CISPO: break;
     }
     return side;
@@ -61,15 +76,28 @@ BOTH_SIDES static inline int policy_side(const struct policy_form *f, double r, 
     return adv == 0 ? 0 : policy_bound(f, r, adv);
 }
 
+/* SAPO's gate and its derivative by logp, times -adv. Where the ratio has overflowed the derivative is 0. */
+BOTH_SIDES static inline struct token_term sapo_term(const struct policy_form *f, double r, double adv)
+{
+    double tau = adv > 0 ? (double)f->sapo_pos : (double)f->sapo_neg, z = tau * (r - 1), e = exp(-fabs(z));
+    double gate = 4 / tau * (z < 0 ? e : 1) / (1 + e), slope = e == 0 ? 0 : 4 * e / ((1 + e) * (1 + e)) * r;
+    struct token_term t = { -gate * adv, -slope * adv };
+    return t;
+}
+
 /* The policy term of a token. A NaN is passed on, not hidden. */
 BOTH_SIDES static inline struct token_term policy_term(const struct policy_form *f, double r, double logp, double adv)
 {
     int side = policy_bound(f, r, adv);
-    double c = side > 0 ? 1 + (double)f->clip_high : side < 0 ? 1 - (double)f->clip_low : r;
+    double high = f->clip == CLIP_PPO && adv < 0 ? (double)f->clip_dual : 1 + (double)f->clip_high;
+    double c = side > 0 ? high : side < 0 ? 1 - (double)f->clip_low : r;
     struct token_term t = { -c * adv, side ? 0 : -r * adv };
-    if (f->clip == CLIP_CISPO) {
-        t.loss = -c * adv * logp;
-        t.coef = -c * adv;
+    switch (f->clip) {
+    case CLIP_PPO:
+    case CLIP_ATROPOS: break;
+    case CLIP_CISPO: t.loss = -c * adv * logp, t.coef = -c * adv; break;
+    case CLIP_SAPO: t = sapo_term(f, r, adv); break;
+    case CLIP_GPG: t.loss = -adv * logp, t.coef = -adv; break;
     }
     return t;
 }
@@ -85,6 +113,8 @@ BOTH_SIDES static inline struct token_term kl_term(const struct policy_form *f, 
     case KL_K2: t.loss = x * x / 2, t.coef = -x; break;
     case KL_K1_RATIO: t.loss = -q * x, t.coef = q * (1 - x); break;
     case KL_K3_RATIO: t.loss = q * k3, t.coef = q * (k3 + 1 - exp(x)); break;
+    case KL_ABS: t.loss = fabs(x), t.coef = x > 0 ? -1 : x < 0 ? 1 : -x; break;
+    case KL_K3_THROUGH: t.coef = -x; break;
     }
     return t;
 }

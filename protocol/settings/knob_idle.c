@@ -66,6 +66,22 @@ static bool not_constant(const struct run_config *c)
 {
     return strcmp(c->loss_variation, "constant") != 0;
 }
+static bool has_clip(const struct run_config *c, const char *form)
+{
+    return strcmp(c->clip_form, form) == 0;
+}
+static bool no_range(const struct run_config *c)
+{
+    return has_clip(c, "sapo") || has_clip(c, "gpg");
+}
+static bool not_ppo(const struct run_config *c)
+{
+    return !has_clip(c, "ppo");
+}
+static bool not_sapo(const struct run_config *c)
+{
+    return !has_clip(c, "sapo");
+}
 static bool no_kl_form(const struct run_config *c)
 {
     return !(c->beta > 0) || !not_batch(c);
@@ -249,6 +265,11 @@ static const struct idle_rule {
     { "cache_length", no_punishment, "'soft_over_length_punishment' is false" },
     { "ppb_as_upstream", not_batch, "it is for 'advantages' batch, as 'algo' REINFORCE_PPB sets them" },
     { "loss_constant", not_constant, "it is for 'loss_variation' constant" },
+    { "clip_eps_low", no_range, "'clip_form' sapo and gpg have no range" },
+    { "clip_eps_high", no_range, "'clip_form' sapo and gpg have no range" },
+    { "clip_dual", not_ppo, "it is for 'clip_form' ppo" },
+    { "sapo_temperature_pos", not_sapo, "it is for 'clip_form' sapo" },
+    { "sapo_temperature_neg", not_sapo, "it is for 'clip_form' sapo" },
     { "kl_estimator", no_kl_form, "there is no penalty in the loss: 'kl_coeff' is 0, or 'advantages' batch has it in them, as k3" },
     { "ref_update_steps", no_reference, "'kl_coeff' is 0, so there is no reference model" },
     { "ref_update_alpha", reference_stays, "the reference stays: 'kl_coeff' or 'ref_update_steps' is 0" },

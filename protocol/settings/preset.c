@@ -12,6 +12,9 @@
  *   GSPO     arXiv 2507.18071, section 5.1: clip 3e-4 and 4e-4, no penalty
  *   CISPO    MiniMax-M1, arXiv 2506.13585, section 3.1: no lower bound, no penalty, token level; the upper bound is 5 as ScaleRL found best,
  *            arXiv 2510.13786 (MiniMax does not say theirs). No sample is skipped: every token is to keep its gradient
+ *   SAPO     arXiv 2511.20347, section 4, and TRL's defaults: the soft gate at 1 and 1.05, no penalty. No sample is skipped: the gate does that
+ *   LUSPO    arXiv 2602.05261, section 5.1: GSPO with each response's term times its length, clip 2e-3 and 2.5e-3, no penalty. TRL's form
+ *            divides by the number of responses, which is a constant divisor of 1
  *
  * The presets: an algorithm with the settings that its origin trains with.
  *   open_instruct  the defaults of grpo_fast.py as of August 2026. Its old log-probs are those of the step itself, and what samples are
@@ -46,6 +49,15 @@ static const struct preset_row {
     { "algo", "CISPO", "loss_variation", "token_level" },
     { "algo", "CISPO", "kl_coeff", "0" },
     { "algo", "CISPO", "skip_threshold", "0" },
+    { "algo", "SAPO", "clip_form", "sapo" },
+    { "algo", "SAPO", "kl_coeff", "0" },
+    { "algo", "SAPO", "skip_threshold", "0" },
+    { "algo", "LUSPO", "ratio_level", "sequence" },
+    { "algo", "LUSPO", "clip_eps_low", "2e-3" },
+    { "algo", "LUSPO", "clip_eps_high", "2.5e-3" },
+    { "algo", "LUSPO", "loss_variation", "constant" },
+    { "algo", "LUSPO", "loss_constant", "1" },
+    { "algo", "LUSPO", "kl_coeff", "0" },
 
     { "preset", "open_instruct", "advantages", "centered" },
     { "preset", "open_instruct", "loss_variation", "token_level" },

@@ -101,6 +101,8 @@ struct run_config {
     char advantages[24];    // the meaning of these choices: workers/engine/trainer/loss.h
     char ratio_level[16], clip_form[16];
     double clip_eps_low, clip_eps_high;
+    double clip_dual;    // 0: off
+    double sapo_temperature_pos, sapo_temperature_neg;
     char loss_variation[16];
     int64_t loss_constant;    // tokens; 0: max_new_tokens
     double beta;              // KL coefficient

@@ -52,6 +52,23 @@ def cispo(r, a, lp, lo, hi):
     return -r.clamp(1 - lo, 1 + hi).detach() * a * lp
 
 
+def dual_clip(r, a, lp, lo, hi, c=1.25):
+    """verl's compute_policy_loss_vanilla with clip_ratio_c = c."""
+    kept = torch.maximum(-a * r, -a * r.clamp(1 - lo, 1 + hi))
+    return torch.where(a < 0, torch.minimum(-a * c, kept), kept)
+
+
+def sapo(r, a, lp, lo, hi, pos=1.0, neg=1.05):
+    """TRL's loss_type sapo, with its default temperatures."""
+    tau = torch.where(a > 0, pos, neg)
+    return -torch.sigmoid(tau * (r - 1)) * 4 / tau * a
+
+
+def gpg(r, a, lp, lo, hi):
+    """verl's compute_policy_loss_gpg."""
+    return -lp * a
+
+
 def atropos(r, a, lp, lo, hi):
     c = r.clamp(1 - lo, 1 + hi)
     return torch.where(a >= 0, -torch.minimum(r * a, c * a), -torch.maximum(r * a, c * a))
@@ -63,12 +80,19 @@ def gspo_sample(new, old, a, lo, hi):
     return -torch.minimum(s * a, s.clamp(1 - lo, 1 + hi) * a)
 
 
+def through(backward, forward):
+    """The value of one with the gradient of the other: the end of verl's kl_penalty."""
+    return backward - backward.detach() + forward.detach()
+
+
 KL = {
     "k1": lambda new, ref, r: new - ref,
     "k2": lambda new, ref, r: (new - ref) ** 2 / 2,
     "k3": lambda new, ref, r: torch.exp(ref - new) - (ref - new) - 1,
     "k1_ratio": lambda new, ref, r: r * (new - ref),
     "k3_ratio": lambda new, ref, r: r * (torch.exp(ref - new) - (ref - new) - 1),
+    "abs": lambda new, ref, r: (new - ref).abs(),
+    "k3+": lambda new, ref, r: through(KL["k2"](new, ref, r), KL["k3"](new, ref, r)),
 }
 PLAIN = dict(adv=deviation, term=ppo, lo=0.2, hi=0.2, level="sample", kl="k3", beta=0.0)
 CASES = {
@@ -81,6 +105,12 @@ CASES = {
     "k2": dict(beta=0.5, kl="k2"),
     "k1_ratio": dict(beta=0.5, kl="k1_ratio"),
     "k3_ratio": dict(beta=0.5, kl="k3_ratio"),
+    "abs": dict(beta=0.5, kl="abs"),
+    "k3+": dict(beta=0.5, kl="k3+"),
+    "dual-clip": dict(term=dual_clip),
+    "SAPO": dict(term=sapo),
+    "GPG": dict(adv=centered, term=gpg, level="token"),
+    "LUSPO": dict(sequence=True, lo=0.05, hi=0.06, level="sum"),
     "open_instruct": dict(adv=centered, hi=0.272, level="token", beta=0.05, current=True, clamp=("token", 0.0, 1.2)),
     "clamp-sequence": dict(current=True, clamp=("sequence", 0.5, 1.3)),
     "clamp-geometric": dict(current=True, clamp=("geometric", 0.9, 1.05)),
@@ -129,7 +159,7 @@ def loss_of(case, model, ref, groups):
                 base = logprobs(ref, prompt, tok)
             old = new.detach() if c.get("current") else sampled
             factor, r = correction(c, new.detach(), sampled, a), torch.exp(new - old)
-            divide = {"sample": n_sample * len(tok), "token": n_tok, "constant": n_sample * MAX_NEW}[c["level"]]
+            divide = {"sample": n_sample * len(tok), "token": n_tok, "constant": n_sample * MAX_NEW, "sum": n_sample}[c["level"]]
             if c.get("sequence"):    # a whole response's term counts as much as all of its tokens
                 policy = gspo_sample(new, old, a, c["lo"], c["hi"]) * len(tok)
             else:

@@ -65,7 +65,7 @@ class Rows(unittest.TestCase):
         self.assertRegex(self.grown.ask("metrics"), r"`train/grown` .*controller.*a metric that was added")
 
     def test_a_form_of_the_loss_is_a_choice(self):
-        self.assertRegex(self.grown.ask("settings"), r"`clip_form` .*ppo, cispo, atropos, grown")
+        self.assertRegex(self.grown.ask("settings"), r"`clip_form` .*ppo, cispo, atropos, sapo, gpg, grown")
 
     def test_a_message_is_in_the_protocol(self):
         self.assertRegex(self.grown.program_of("messages.c", MESSAGES), r"### `grown`: console → controller\na message that was added\.")

@@ -245,6 +245,7 @@ static void each_clip_counts_its_own_tokens(UNUSED void **state)
         { CLIP_PPO, 1, 1.5, 1 },     { CLIP_PPO, -1, 1.5, 0 },     { CLIP_PPO, -1, 0.5, -1 },    { CLIP_PPO, 1, 0.5, 0 },
         { CLIP_ATROPOS, 1, 1.5, 1 }, { CLIP_ATROPOS, -1, 1.5, 1 }, { CLIP_ATROPOS, -1, 0.5, 0 }, { CLIP_ATROPOS, 0, 1.5, 0 },
         { CLIP_CISPO, -1, 1.5, 1 },  { CLIP_CISPO, 1, 0.5, -1 },   { CLIP_CISPO, 0, 1.5, 0 },    { CLIP_CISPO, 1, 1.1, 0 },
+        { CLIP_SAPO, -1, 1.5, 0 },   { CLIP_GPG, 1, 0.1, 0 },
     };
     struct trainer_hyper h;
     trainer_hyper_init(&h);
@@ -256,6 +257,26 @@ static void each_clip_counts_its_own_tokens(UNUSED void **state)
         struct token_term t = policy_term(&h.form, INFINITY, 800, 0);    // the ratio overflows where a log-prob has risen by 710
         if (h.form.clip != CLIP_PPO && !(t.loss == 0 && t.coef == 0))
             fail_msg("case %zu: a token without an advantage has the term %g, %g", i, t.loss, t.coef);
+    }
+}
+
+/* Dual clip: beyond its bound a token of A < 0 is worth a constant; below it, and with A > 0, everything is PPO's. */
+static void a_bad_token_far_beyond_the_range_is_let_go_by_the_dual_clip(UNUSED void **state)
+{
+    static const struct {
+        double adv, ratio;
+        int side;
+        double loss, coef;
+    } cases[] = {
+        { -2, 5, 1, 6, 0 }, { -2, 2.5, 0, 5, 5 }, { -2, 0.5, -1, 1.6, 0 }, { 2, 5, 1, -2.4, 0 }, { 0, 5, 0, 0, 0 },
+    };
+    struct trainer_hyper h;
+    trainer_hyper_init(&h);
+    h.form.clip_dual = 3;
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct token_term t = policy_term(&h.form, cases[i].ratio, -1, cases[i].adv);
+        assert_int_equal(policy_side(&h.form, cases[i].ratio, cases[i].adv), cases[i].side);
+        assert_true(fabs(t.loss - cases[i].loss) < 1e-6 && fabs(t.coef - cases[i].coef) < 1e-6);    // 0.2 in fp32
     }
 }
 
@@ -283,11 +304,15 @@ static void words_mean_what_they_say(UNUSED void **state)
     MEANS("clip_form", "ppo", form.clip, CLIP_PPO);
     MEANS("clip_form", "cispo", form.clip, CLIP_CISPO);
     MEANS("clip_form", "atropos", form.clip, CLIP_ATROPOS);
+    MEANS("clip_form", "sapo", form.clip, CLIP_SAPO);
+    MEANS("clip_form", "gpg", form.clip, CLIP_GPG);
     MEANS("kl_estimator", "k1", form.kl, KL_K1);
     MEANS("kl_estimator", "k2", form.kl, KL_K2);
     MEANS("kl_estimator", "k3", form.kl, KL_K3);
     MEANS("kl_estimator", "k1_ratio", form.kl, KL_K1_RATIO);
     MEANS("kl_estimator", "k3_ratio", form.kl, KL_K3_RATIO);
+    MEANS("kl_estimator", "abs", form.kl, KL_ABS);
+    MEANS("kl_estimator", "k3+", form.kl, KL_K3_THROUGH);
     MEANS("old_logprobs", "sampled", old, OLD_SAMPLED);
     MEANS("old_logprobs", "current", old, OLD_CURRENT);
     MEANS("rho_clamp_level", "token", rho_clamp.level, RHO_TOKEN);
@@ -303,6 +328,7 @@ static void words_mean_what_they_say(UNUSED void **state)
     c.max_new_tokens = 77;
     trainer_hyper_of(&h, &c, 0, 1);
     assert_true(h.loss_constant == 77);    // 0: the longest response
+    assert_true(h.form.clip_dual == 0 && h.form.sapo_pos == 1 && h.form.sapo_neg == 1.05f);
 }
 
 static void presets_are_colossalchats(UNUSED void **state)
@@ -353,6 +379,7 @@ int main(void)
         cmocka_unit_test(token_weights_follow_each_divisor),
         cmocka_unit_test(rho_is_bounded_by_token_and_by_sample),
         cmocka_unit_test(each_clip_counts_its_own_tokens),
+        cmocka_unit_test(a_bad_token_far_beyond_the_range_is_let_go_by_the_dual_clip),
         cmocka_unit_test(words_mean_what_they_say),
         cmocka_unit_test(presets_are_colossalchats),
         cmocka_unit_test(schedules_end_at_their_floor_and_stay),

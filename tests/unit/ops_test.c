@@ -611,8 +611,8 @@ static bool policy_loss_of(struct run *r, enum clip_form clip, enum kl_form kl, 
     return OP(r->dev, &r->err, policy_loss, .logp = logp, .logp_old = values_of(r, n, DT_F32, -1, 0.3),
               .logp_ref = r->size & 1 ? values_of(r, n, DT_F32, -1, 0.3) : NULL, .adv = floats(r, n), .weight = floats(r, n), .n = n,
               .log_ratio = whole ? values_of(r, n, DT_F32, 0, 0.3) : NULL, .rho = whole ? values_of(r, n, DT_F32, 1, 0.3) : NULL,
-              .form = { clip, kl, 0.2f, 0.28f, 0.05f }, .coef = result_of(r, "coef", n, DT_F32), .loss = result_of(r, "loss", n, DT_F32),
-              .ratio = result_of(r, "ratio", n, DT_F32));
+              .form = { clip, kl, 0.2f, 0.28f, 0.05f, 1.5f, 1, 1.05f }, .coef = result_of(r, "coef", n, DT_F32),
+              .loss = result_of(r, "loss", n, DT_F32), .ratio = result_of(r, "ratio", n, DT_F32));
 }
 static bool policy_loss_case(struct run *r)
 {
@@ -633,6 +633,14 @@ static bool policy_loss_atropos_case(struct run *r)
 static bool policy_loss_k3_ratio_case(struct run *r)
 {
     return policy_loss_of(r, CLIP_PPO, KL_K3_RATIO, r->size & 2);
+}
+static bool policy_loss_sapo_case(struct run *r)
+{
+    return policy_loss_of(r, CLIP_SAPO, KL_ABS, r->size & 2);
+}
+static bool policy_loss_gpg_case(struct run *r)
+{
+    return policy_loss_of(r, CLIP_GPG, KL_K3_THROUGH, r->size & 2);
 }
 static bool blend_case(struct run *r)
 {
@@ -874,6 +882,8 @@ static const struct {
     { "policy_loss cispo", policy_loss_cispo_case, 1e-6 },
     { "policy_loss atropos", policy_loss_atropos_case, 1e-6 },
     { "policy_loss k3_ratio", policy_loss_k3_ratio_case, 1e-6 },
+    { "policy_loss sapo", policy_loss_sapo_case, 1e-6 },
+    { "policy_loss gpg", policy_loss_gpg_case, 1e-6 },
     { "sample_fwd", sample_case, 1e-6 },
     { "sumsq and clip_coef", clip_case, 1e-6 },
     { "adamw", adamw_case, 1e-6 },
@@ -2085,6 +2095,10 @@ static void tokens_beyond_the_clip_range_get_no_gradient(UNUSED void **state)
         { CLIP_CISPO, 1.5f,  1.0f, -1.28f, -1.28f * 0.40546511f, "cispo: bounded, and pushed up all the same" },
         { CLIP_CISPO, 0.5f, -1.0f,  0.8f, 0.8f * -0.69314718f, "cispo: bounded from below, and pushed down" },
         { CLIP_CISPO, 1.1f,  2.0f, -2.2f, -2.2f * 0.09531018f, "cispo: inside the range the policy gradient" },
+        { CLIP_SAPO, 1.0f,  2.0f, -2.0f, -4.0f, "sapo: a fresh sample has the policy gradient" },
+        { CLIP_SAPO, 2.0f,  1.0f, -1.57289547f, -2.92423431f, "sapo: sigmoid(1) is 0.73105858" },
+        { CLIP_SAPO, 2.0f, -1.0f,  0.83994868f, 1.76159416f, "sapo: sigmoid(2), twice as steep below 0" },
+        { CLIP_GPG, 5.0f,  2.0f, -2.0f, -2.0f * 1.60943791f, "gpg: the ratio does not count" },
     };
     // clang-format on
     struct device *dev = device_of(getenv("OPS_DEVICE") ? getenv("OPS_DEVICE") : "cpu:0", NULL, 1);
@@ -2093,7 +2107,7 @@ static void tokens_beyond_the_clip_range_get_no_gradient(UNUSED void **state)
         float logp = logf(rules[i].ratio), zero = 0, one = 1, coef, loss, *dev_coef = mem_take(&r, 4), *dev_loss = mem_take(&r, 4);
         assert_true(OP(dev, &r.err, policy_loss, .coef = dev_coef, .loss = dev_loss, .logp = put(&r, &logp, 4),
                        .logp_old = put(&r, &zero, 4), .adv = put(&r, &rules[i].adv, 4), .weight = put(&r, &one, 4), .n = 1,
-                       .form = { .clip = rules[i].clip, .clip_low = 0.2f, .clip_high = 0.28f }));
+                       .form = { .clip = rules[i].clip, .clip_low = 0.2f, .clip_high = 0.28f, .sapo_pos = 1, .sapo_neg = 2 }));
         get(&r, &coef, dev_coef, 4);
         get(&r, &loss, dev_loss, 4);
         if (fabsf(coef - rules[i].want) > 1e-6f || fabsf(loss - rules[i].loss) > 1e-6f)
@@ -2109,17 +2123,22 @@ static void the_policy_loss_has_its_derivative(UNUSED void **state)
 {
     static const float ratio[] = { 0.5f, 0.9f, 1.0f, 1.1f, 1.6f }, adv[] = { -1.5f, 0, 0.7f };
     struct device *dev = device_of(getenv("OPS_DEVICE") ? getenv("OPS_DEVICE") : "cpu:0", NULL, 1);
-    for (int i = 0; i < 3 * 5 * 5 * 3; i++) {
-        enum clip_form clip = (enum clip_form)(i % 3);
-        enum kl_form kl = (enum kl_form)(i / 3 % 5);
-        float old = -0.25f, ref = -0.7f, weight = 0.5f, rho = 0.75f, a = adv[i / 75 % 3], loss[2], coef;
-        const float step = 1.0f / 1024, at = old + logf(ratio[i / 15 % 5]);
+    enum {
+        N_CLIP = CLIP_GPG + 1,
+        N_KL = KL_K3_THROUGH + 1,
+    };
+    for (int i = 0; i < N_CLIP * N_KL * 5 * 3; i++) {
+        enum clip_form clip = (enum clip_form)(i % N_CLIP);
+        enum kl_form kl = (enum kl_form)(i / N_CLIP % N_KL);
+        double r0 = (double)ratio[i / (N_CLIP * N_KL) % 5];
+        float old = -0.25f, ref = -0.7f, weight = 0.5f, rho = 0.75f, a = adv[i / (N_CLIP * N_KL * 5)], loss[2], coef;
+        const float step = 1.0f / 1024, at = old + logf((float)r0);
         for (int side = 0; side < 3; side++) {    // the last one for its coef
             struct run r = { .dev = dev };
             float logp = side == 2 ? at : side ? at + step : at - step, *dev_coef = mem_take(&r, 4), *dev_loss = mem_take(&r, 4);
             assert_true(OP(dev, &r.err, policy_loss, .coef = dev_coef, .loss = dev_loss, .logp = put(&r, &logp, 4),
                            .logp_old = put(&r, &old, 4), .logp_ref = put(&r, &ref, 4), .rho = put(&r, &rho, 4), .adv = put(&r, &a, 4),
-                           .weight = put(&r, &weight, 4), .n = 1, .form = { clip, kl, 0.2f, 0.28f, 0.3f }));
+                           .weight = put(&r, &weight, 4), .n = 1, .form = { clip, kl, 0.2f, 0.28f, 0.3f, 1.4f, 1, 1.5f }));
             get(&r, &coef, dev_coef, 4);
             if (side < 2)
                 get(&r, &loss[side], dev_loss, 4);
@@ -2127,9 +2146,12 @@ static void the_policy_loss_has_its_derivative(UNUSED void **state)
         }
         double slope = ((double)loss[1] - (double)loss[0]) / (2 * (double)step);
         /* CISPO's c has no gradient: the slope has c' A logp in it where c moves */
-        double r0 = (double)ratio[i / 15 % 5];
         if (clip == CLIP_CISPO && r0 > 0.8 && r0 < 1.28)
             slope += (double)weight * (double)rho * r0 * (double)a * (double)at;
+        /* k3+ has k2's gradient: the slope is 1 - e^x in place of -x */
+        double x0 = (double)ref - (double)at;
+        if (kl == KL_K3_THROUGH)
+            slope += (double)weight * 0.3 * (-x0 - (1 - exp(x0)));
         if (!(fabs(slope - (double)coef) < 2e-3 * fmax(1, fabs(slope))))    // fp32 losses over 2 / 1024: 1e-4, and the third derivative
             fail_msg("clip %d, kl %d, ratio %g, advantage %g: coef %.6g, slope %.6g", (int)clip, (int)kl, r0, (double)a, (double)coef,
                      slope);

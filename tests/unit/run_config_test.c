@@ -468,6 +468,10 @@ static void presets_are_their_origins(UNUSED void **state)
                                     { "loss_variation", "sample_level" }, { "advantages", "deviation" } } },
         { { { "algo", "CISPO" } }, { { "clip_form", "cispo" }, { "clip_eps_low", "1" }, { "clip_eps_high", "4" }, { "skip_threshold", "0" },
                                      { "loss_variation", "token_level" } } },
+        { { { "algo", "SAPO" } }, { { "clip_form", "sapo" }, { "sapo_temperature_neg", "1.05" }, { "kl_coeff", "0" }, { "skip_threshold", "0" },
+                                    { "loss_variation", "sample_level" } } },
+        { { { "algo", "LUSPO" } }, { { "ratio_level", "sequence" }, { "clip_eps_low", "0.002" }, { "clip_eps_high", "0.0025" }, { "kl_coeff", "0" },
+                                     { "loss_variation", "constant" }, { "loss_constant", "1" } } },
         { { { "algo", "RLOO" } }, { { "advantages", "leave_one_out" }, { "kl_coeff", "0.01" } } },
         { { { "preset", "open_instruct" } }, { { "algo", "GRPO" }, { "advantages", "centered" }, { "clip_eps_high", "0.272" }, { "kl_coeff", "0.05" },
                                                { "rho_clamp", "[0, 2]" }, { "old_logprobs", "current" }, { "learning_rate", "2e-05" },
@@ -999,6 +1003,9 @@ static void a_setting_without_effect_is_noted_with_what_to_use(UNUSED void **sta
         { "ppb_as_upstream", "true", { { "advantages", "batch" } } },
         { "loss_constant", "100", { { "loss_variation", "constant" } } },
         { "kl_estimator", "k2", { { "kl_coeff", "0.1" } } },
+        { "clip_dual", "3", { { "clip_form", "ppo" } } },
+        { "sapo_temperature_pos", "2", { { "clip_form", "sapo" } } },
+        { "sapo_temperature_neg", "2", { { "clip_form", "sapo" } } },
         { "ref_update_steps", "3", { { "kl_coeff", "0.1" } } },
         { "ref_update_alpha", "0.5", { { "kl_coeff", "0.1" }, { "ref_update_steps", "3" } } },
         { "rho_clamp_level", "sequence", { { "rho_clamp", "[0, 2]" } } },
@@ -1059,7 +1066,8 @@ static void a_setting_without_effect_is_noted_with_what_to_use(UNUSED void **sta
     // clang-format on
     /* where each of them is idle */
     static const char *const base[][2] = { { "max_steps", "9" },       { "lr_schedule", "constant" }, { "token_budget", "999" },
-                                           { "reward_type", "boxed" }, { "kl_coeff", "0" },           { "weight_decay", "0" } };
+                                           { "reward_type", "boxed" }, { "kl_coeff", "0" },           { "weight_decay", "0" },
+                                           { "clip_form", "cispo" } };
     struct buf notes = BUF_INIT;
     struct error err = { 0 };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {

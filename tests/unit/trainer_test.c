@@ -245,6 +245,12 @@ static void every_form_of_the_loss_is_pytorchs(UNUSED void **state)
         { "k2", { { "kl_coeff", "0.5" }, { "kl_estimator", "k2" } } },
         { "k1_ratio", { { "kl_coeff", "0.5" }, { "kl_estimator", "k1_ratio" } } },
         { "k3_ratio", { { "kl_coeff", "0.5" }, { "kl_estimator", "k3_ratio" } } },
+        { "abs", { { "kl_coeff", "0.5" }, { "kl_estimator", "abs" } } },
+        { "k3+", { { "kl_coeff", "0.5" }, { "kl_estimator", "k3+" } } },
+        { "dual-clip", { { "clip_dual", "1.25" } } },
+        { "SAPO", { { "algo", "SAPO" } } },
+        { "GPG", { { "advantages", "centered" }, { "clip_form", "gpg" }, { "loss_variation", "token_level" } } },
+        { "LUSPO", { { "algo", "LUSPO" }, { "clip_eps_low", "0.05" }, { "clip_eps_high", "0.06" } } },
         { "open_instruct", { { "preset", "open_instruct" }, { "rho_clamp", "[0, 1.2]" } } },
         { "clamp-sequence", { { "rho_clamp", "[0.5, 1.3]" }, { "rho_clamp_level", "sequence" } } },
         { "clamp-geometric", { { "rho_clamp", "[0.9, 1.05]" }, { "rho_clamp_level", "geometric" } } },
@@ -275,7 +281,7 @@ static void every_form_of_the_loss_is_pytorchs(UNUSED void **state)
         buf_release(&notes);
         trainer_hyper_of(&f.h, &c, 0, 1);
         f.h.lr = 3e-3;
-        f.h.loss_constant = 8;    // the fixture's longest
+        f.h.loss_constant = c.loss_constant ? f.h.loss_constant : 8;    // the fixture's longest
         f.h.skip_threshold = 0;
         struct trainer_settings set = TRAINER_SETTINGS_DEFAULT;
         set.token_budget_max = 64;
