@@ -26,11 +26,16 @@ from transformers import (Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Ge
                           GraniteMoeConfig, GraniteMoeForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM,
                           MixtralConfig, MixtralForCausalLM, Olmo2Config, Olmo2ForCausalLM, Olmo3Config, Olmo3ForCausalLM, OlmoeConfig,
                           OlmoeForCausalLM, Phi3Config, Phi3ForCausalLM, SmolLM3Config, SmolLM3ForCausalLM, Qwen2Config,
-                          Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM)
+                          Qwen2ForCausalLM, Qwen3_5ForCausalLM, Qwen3_5TextConfig, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig,
+                          Qwen3MoeForCausalLM)
+from transformers.models.qwen3_5 import modeling_qwen3_5
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 torch.set_num_threads(1)
+# The class computes a gated delta net in two ways, by chunks and token by token, which differ by 4e-5 of the largest logit in fp32. The
+# second is the formula itself.
+modeling_qwen3_5.torch_chunk_gated_delta_rule = modeling_qwen3_5.torch_recurrent_gated_delta_rule
 COMMON = dict(hidden_size=32, intermediate_size=32, num_hidden_layers=2, vocab_size=40, max_position_embeddings=128,
               attn_implementation="eager")
 NO_TOKENS = dict(bos_token_id=None, eos_token_id=None, pad_token_id=None)
@@ -95,6 +100,14 @@ MODELS = {
                        **COMMON)),
     "qwen2-window": (Qwen2ForCausalLM, Qwen2Config(num_attention_heads=2, num_key_value_heads=1, use_sliding_window=True, sliding_window=7,
                      max_window_layers=1, rope_theta=1e4, tie_word_embeddings=True, **COMMON)),
+    # two layers have a matrix for each head as their state; half of each head of the other turns, and its output has a gate. The norm of
+    # an output that happens to be near 0 is steep, so eps is large.
+    "qwen3-5": (Qwen3_5ForCausalLM, Qwen3_5TextConfig(num_attention_heads=2, num_key_value_heads=1, head_dim=16,
+                layer_types=["linear_attention", "full_attention", "linear_attention"], linear_num_key_heads=2, linear_num_value_heads=4,
+                linear_key_head_dim=16, linear_value_head_dim=8, rms_norm_eps=1e-2, tie_word_embeddings=True,
+                rope_parameters=dict(
+                    rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5, mrope_section=[2, 1, 1], mrope_interleaved=True),
+                **NO_TOKENS, **{**COMMON, "num_hidden_layers": 3})),
     # the second layer has one MLP, and 4 of 6 experts of the others few rows
     "qwen3-moe": (Qwen3MoeForCausalLM, Qwen3MoeConfig(num_attention_heads=4, num_key_value_heads=2, head_dim=16, num_experts=6,
                   num_experts_per_tok=2, moe_intermediate_size=24, norm_topk_prob=True, mlp_only_layers=[1], rope_theta=1e6,
@@ -129,11 +142,11 @@ ROPES = {
 
 def randomise(model, gen):
     """Weights large enough that every part matters: norms and biases too."""
-    is_one = 0 if model.config.model_type.startswith("gemma") else 1    # Gemma's norms add 1 to their weights
+    adds_one = model.config.model_type.startswith(("gemma", "qwen3_5"))    # their norms add 1 to their weights
     with torch.no_grad():
         for name, p in model.named_parameters():
             if p.dim() == 1 and "norm" in name:
-                p.copy_(is_one + 0.2 * torch.randn(p.shape, generator=gen))
+                p.copy_((0 if adds_one and "linear_attn.norm" not in name else 1) + 0.2 * torch.randn(p.shape, generator=gen))
             else:
                 p.copy_(torch.randn(p.shape, generator=gen) * (0.3 if p.dim() == 1 else 1.0 / math.sqrt(p.shape[-1])))
 

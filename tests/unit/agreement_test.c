@@ -134,6 +134,23 @@ static const struct model_config shapes[] = {
      .qk_norm = true,
      .experts = {.n = 24, .k = 3, .d_ff = 40, .normalise = true, .dense = {2}},
      .initializer_range = 0.3},
+    // a gated delta net in all layers but one, and the traits of Qwen3.5: gates, half of each head turns
+    {.family = FAMILY_QWEN3_5,
+     .n_layer = 4,
+     .d_model = 64,
+     .n_head = 2,
+     .n_kv_head = 1,
+     .d_head = 32,
+     .d_ff = 100,
+     .vocab = 288,
+     .max_pos = 512,
+     .rms_eps = 1e-6,
+     .rope = {.theta = 1e4, .partial = 0.5},
+     .norm_form = NORM_GEMMA,
+     .qk_norm = true,
+     .attn_gate = true,
+     .delta = {.heads = {2, 4, 16, 24, false}, .layers = {11}},
+     .initializer_range = 0.3},
     {.family = FAMILY_OLMOE,
      .n_layer = 2,
      .d_model = 96,
@@ -178,8 +195,8 @@ static const char *device_name(void)
 static bool engine_open(struct engine *e, const struct model_config *c, enum dtype dtype, const char *path, int n_thread)
 {
     struct error err = { 0 };
-    if (c->experts.n && strncmp(device_name(), "cuda", 4) == 0)
-        return false;    // no operations on experts there
+    if ((c->experts.n || config_has_states(c)) && strncmp(device_name(), "cuda", 4) == 0)
+        return false;    // no operations on experts and states there
     if (path)
         setenv("RC_CPU", path, 1);
     else
@@ -210,8 +227,9 @@ static void copy(struct engine *e, void *dst, const void *src, size_t size_bytes
         fail_msg("%s", err.text);
 }
 
-/* Log-probs of the new tokens of the sequences listed, by prefill and decode in one batch: out[s] has NEW. */
-static void by_decoding(struct engine *e, const struct text *t, const int *list, int n, float out[SEQS][NEW])
+/* Log-probs of the new tokens of the sequences listed, by prefill and decode in one batch: out[s] has NEW. cut: the prompts, all of which
+ * are longer, are run in two parts, of which the first has this many tokens; 0: in one. */
+static void by_decoding(struct engine *e, const struct text *t, const int *list, int n, int32_t cut, float out[SEQS][NEW])
 {
     struct error err = { 0 };
     int64_t vocab = model_config(e->m)->vocab, per = e->dev->kv_page_tok, max_page = 128 / per + 1;
@@ -222,21 +240,32 @@ static void by_decoding(struct engine *e, const struct text *t, const int *list,
     int32_t id[SEQS] = { 0 };
     float *logits = mem_new(e->dev, (size_t)(SEQS * vocab) * 4, "a test", &err), logp[SEQS];
     struct on_device {
-        int32_t id[SEQS], pos[SEQS], slot[SEQS], kv_len[SEQS], page[SEQS * 8];
+        int32_t id[SEQS], pos[SEQS], slot[SEQS], kv_len[SEQS], page[SEQS * 8], state[SEQS], scratch[SEQS * 9];
         float logp[SEQS];
     } *d = mem_new(e->dev, sizeof *d, "a test", &err);
     assert_true(r && kv && logits && d && max_page <= 8);
+    int32_t state[SEQS] = { 2, 0, 3, 1 }, start[SEQS] = { 0 };
+    bool states = config_has_states(model_config(e->m));
+    if (states && !kv_pool_states(kv, SEQS, &err))
+        fail_msg("%s", err.text);
     for (int i = 0; i < n; i++) {
-        memcpy(token + cu[i], t->token[list[i]], (size_t)prompt_len[list[i]] * 4);
-        cu[i + 1] = cu[i] + (int32_t)prompt_len[list[i]];
         for (int64_t p = 0; p < max_page; p++)    // pages in scattered order
             page[i * max_page + p] = (int32_t)((p * SEQS + i) * 7 % (SEQS * max_page));
     }
     if ((SEQS * max_page) % 7 == 0)
         fail_msg("the pages would collide");
-    struct model_batch b = { .n_seq = n, .n_tok = cu[n], .token = token, .cu_tok = cu };
-    if (!model_prefill(r, &b, kv, page, max_page, logits, &err))
-        fail_msg("%s", err.text);
+    for (int part = cut ? 0 : 1; part < 2; part++) {
+        for (int i = 0; i < n; i++) {
+            int32_t from = part && cut ? cut : 0, to = part ? (int32_t)prompt_len[list[i]] : cut;
+            start[i] = from;
+            memcpy(token + cu[i], t->token[list[i]] + from, (size_t)(to - from) * 4);
+            cu[i + 1] = cu[i] + to - from;
+        }
+        struct model_batch b = { .n_seq = n, .n_tok = cu[n], .token = token, .cu_tok = cu, .state = state };
+        if (!model_prefill_after(r, &b, part && cut ? start : NULL, d->scratch, kv, page, max_page, logits, true, &err))
+            fail_msg("%s", err.text);
+    }
+    copy(e, d->state, state, sizeof state, COPY_H2D);
     for (int k = 0; k < NEW; k++) {
         for (int i = 0; i < n; i++) {
             pos[i] = (int32_t)prompt_len[list[i]] + k;
@@ -257,7 +286,14 @@ static void by_decoding(struct engine *e, const struct text *t, const int *list,
         for (int i = 0; i < n; i++)
             out[list[i]][k] = logp[i];
         struct decode_batch batch = {
-            .n = n, .token = d->id, .pos = d->pos, .slot = d->slot, .kv_len = d->kv_len, .page = d->page, .max_page = max_page
+            .n = n,
+            .token = d->id,
+            .pos = d->pos,
+            .slot = d->slot,
+            .kv_len = d->kv_len,
+            .page = d->page,
+            .max_page = max_page,
+            .state = states ? d->state : NULL,
         };
         if (!model_decode(r, &batch, kv, logits, &err))
             fail_msg("%s", err.text);
@@ -294,7 +330,8 @@ static void by_training(struct engine *e, const struct text *t, int64_t budget, 
 static void decoding_and_training_agree_to_the_bit(UNUSED void **state)
 {
     static const char *const paths[] = { NULL, "avx512", "avx2", "scalar" };
-    static const int all[] = { 0, 1, 2, 3 }, some[] = { 3, 1 }, one[] = { 2 };
+    static const int all[] = { 0, 1, 2, 3 }, some[] = { 3, 1 }, one[] = { 2 }, longer[] = { 2, 1 };
+    static const int32_t cuts[] = { 1, 32, 47 };
     for (size_t c = 0; c < ARRAY_SIZE(shapes) * 2; c++) {
         float want[SEQS][NEW], got[SEQS][NEW];
         struct text t;
@@ -311,14 +348,20 @@ static void decoding_and_training_agree_to_the_bit(UNUSED void **state)
                     memcpy(want, got, sizeof want);
                 assert_memory_equal(want, got, sizeof want);
                 memset(got, 0, sizeof got);
-                by_decoding(&e, &t, all, 4, got);
+                by_decoding(&e, &t, all, 4, 0, got);
                 assert_memory_equal(want, got, sizeof want);
                 if (p == 0) {
                     memset(got, 0, sizeof got);
-                    by_decoding(&e, &t, some, 2, got);    // other neighbours, other rows
-                    by_decoding(&e, &t, one, 1, got);
+                    by_decoding(&e, &t, some, 2, 0, got);    // other neighbours, other rows
+                    by_decoding(&e, &t, one, 1, 0, got);
                     for (int s = 1; s < SEQS; s++)
                         assert_memory_equal(want[s], got[s], sizeof want[s]);
+                    for (size_t k = 0; k < ARRAY_SIZE(cuts); k++) {
+                        memset(got, 0, sizeof got);
+                        by_decoding(&e, &t, longer, 2, cuts[k], got);
+                        for (int s = 1; s < 3; s++)
+                            assert_memory_equal(want[s], got[s], sizeof want[s]);
+                    }
                     by_training(&e, &t, 113, got);    // other micro-batches
                     assert_memory_equal(want, got, sizeof want);
                 }

@@ -36,18 +36,34 @@ static struct watched {
 } * watched;                  // NULL: no watch on the engines made next
 static bool cached;           // the engines made next have a prefix cache
 
-static int model_setup(UNUSED void **state)
+static int model_make(const struct model_config *config)
 {
-    const struct model_config config = small_model(VOCAB);
     uint32_t x = 7;
     for (int i = 0; i < N_ITEM; i++)
         for (int k = 0; k < prompt_len[i]; k++)
             prompt[i][k] = (int32_t)((x = x * 1664525 + 1013904223) >> 8) % VOCAB;
     dev = device_new(getenv("OPS_DEVICE") ? getenv("OPS_DEVICE") : "cpu:0", 1, &err);
-    model = dev ? model_new_random(&config, 5, dev, DT_F32, &err) : NULL;
+    model = dev ? model_new_random(config, 5, dev, DT_F32, &err) : NULL;
     if (!model)
         print_error("%s\n", err.text);
     return model == NULL;
+}
+
+static int model_setup(UNUSED void **state)
+{
+    const struct model_config config = small_model(VOCAB);
+    return model_make(&config);
+}
+
+/* One that keeps a state of each sequence beside the pages. */
+static int hybrid_setup(UNUSED void **state)
+{
+    struct model_config config = small_model(VOCAB);
+    config.family = FAMILY_QWEN3_5;
+    config.attn_gate = true;
+    config.delta.heads = (struct delta_heads){ 1, 2, 16, 16, false };
+    config.delta.layers[0] = 1;
+    return model_make(&config);
 }
 
 static int model_teardown(UNUSED void **state)
@@ -1277,6 +1293,21 @@ int main(void)
         cmocka_unit_test(weights_that_come_in_flight_are_recorded_token_by_token),    // so does this
         cmocka_unit_test(a_stop_string_ends_after_the_token_that_completes_it),
     };
+    // but for what is said of pages that are found again, and of guesses, of which there are none
+    const struct CMUnitTest with_states[] = {
+        cmocka_unit_test(a_rollout_does_not_depend_on_its_neighbours),
+        cmocka_unit_test(items_may_arrive_while_others_run),
+        cmocka_unit_test(recorded_log_probs_are_those_of_scoring_and_training_to_the_bit),
+        cmocka_unit_test(a_sample_that_is_too_long_stops_its_item_alone),
+        cmocka_unit_test(an_item_that_is_dropped_leaves_the_others_as_they_are),
+        cmocka_unit_test(samples_of_a_prompt_may_be_split_over_items),
+        cmocka_unit_test(clearing_in_the_middle_frees_all_pages),
+        cmocka_unit_test(a_watch_sees_every_token_and_may_end_a_sample),
+        cmocka_unit_test(dropping_an_item_leaves_the_others_as_they_are),
+        cmocka_unit_test(samples_that_are_put_back_go_on_to_the_same_bits),
+        cmocka_unit_test(samples_that_are_put_back_may_be_dropped),
+        cmocka_unit_test(samples_that_fill_all_pages_start_in_one_round),
+    };
     int failed = 0;
     for (int late = 0; late < 2; late++) {
         behind = late;
@@ -1286,6 +1317,8 @@ int main(void)
         failed += cmocka_run_group_tests(on_any_device, model_setup, model_teardown);
         if (!getenv("OPS_DEVICE"))
             failed += cmocka_run_group_tests(on_a_cpu, model_setup, model_teardown);
+        if (!getenv("OPS_DEVICE"))
+            failed += cmocka_run_group_tests(with_states, hybrid_setup, model_teardown);
     }
     return failed;
 }

@@ -17,16 +17,16 @@
 #include "workers/engine/model/safetensors.h"
 #include "workers/engine/pass/pass.h"
 
-static const char *const names[] = { "qwen2-tied",     "qwen2-untied", "qwen3-tied",     "qwen3-untied", "llama-scaled",
-                                     "llama-tied",     "qwen2-yarn",   "mistral-linear", "granite",      "smollm3",
-                                     "llama-biased",   "olmo2",        "olmo3",          "phi3",         "phi3-long",
-                                     "llama-longrope", "phi3-longer",  "gemma2",         "gemma3",       "mistral-window",
-                                     "qwen2-window",   "qwen3-moe",    "olmoe",          "mixtral",      "granite-moe" };
+static const char *const names[] = { "qwen2-tied", "qwen2-untied",   "qwen3-tied",   "qwen3-untied",   "llama-scaled", "llama-tied",
+                                     "qwen2-yarn", "mistral-linear", "granite",      "smollm3",        "llama-biased", "olmo2",
+                                     "olmo3",      "phi3",           "phi3-long",    "llama-longrope", "phi3-longer",  "gemma2",
+                                     "gemma3",     "mistral-window", "qwen2-window", "qwen3-5",        "qwen3-moe",    "olmoe",
+                                     "mixtral",    "granite-moe" };
 static const char *const devices[] = { "ref", "cpu:0" };
-/* On a GPU the last four, which are mixtures of experts, are left out: it has no operations for them. */
+/* On a GPU the last five, a hybrid and mixtures of experts, are left out: it has no operations for them. */
 static size_t n_name(const char *device)
 {
-    return ARRAY_SIZE(names) - (device && strncmp(device, "cuda", 4) == 0 ? 4 : 0);
+    return ARRAY_SIZE(names) - (device && strncmp(device, "cuda", 4) == 0 ? 5 : 0);
 }
 static void golden_open(struct golden *g, const char *name, const char *device, enum dtype dtype)
 {
@@ -287,7 +287,8 @@ static void bf16_stays_near_fp32(UNUSED void **state)
             fail_msg("%s: %s", names[k], err.text);
         st_to_f32(want, find(g.g, "logits"));
         double d = distance(logits, want, n_logit);
-        if (!(d < 2e-2 && d > 1e-4))    // weights alone, rounded to 8 bits, move logits by about 2^-9 sqrt(parts)
+        // weights alone, rounded to 8 bits, move logits by about 2^-9 sqrt(parts); transformers' own bf16 of a hybrid is 2.2e-2 away
+        if (!(d < (config_has_states(model_config(g.m)) ? 2.5e-2 : 2e-2) && d > 1e-4))
             fail_msg("%s: bf16 logits differ by %g of their norm", names[k], d);
         free(logits);
         free(want);

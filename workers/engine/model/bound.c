@@ -135,7 +135,7 @@ static bool places_make(struct model *m, struct kept *k, struct error *err)
 bool model_keep(struct model *m, const struct model_cut *cut, struct error *err)
 {
     BUG_IF(!m->form->plain, "weights that are cut already, an adapter, or a view");
-    if (!experts_stay_whole(&m->c, "kept in shards (zero_stage 3; 0 to 2 are possible)", err))
+    if (!config_stays_whole(&m->c, "kept in shards (zero_stage 3; 0 to 2 are possible)", err))
         return false;
     struct kept *k = calloc(1, sizeof *k);
     size_t n = (size_t)model_n_piece(m);

@@ -61,6 +61,7 @@ static const struct family {
         bool reads_dense;        // "decoder_sparse_step" and "mlp_only_layers"
         enum expert_files files;
     } experts;
+    bool delta;           // most layers have a gated delta net, and the others gates on their heads
     bool named_tokens;    // the class has bos, eos and pad tokens of the published vocabulary
 } families[] = {
     [FAMILY_QWEN2] = { "qwen2", "Qwen2ForCausalLM", .rope.theta = 10000, .qkv_bias = true, .windows = WINDOWS_UPPER, .window = 4096 },
@@ -134,6 +135,9 @@ static const struct family {
     [FAMILY_GRANITE_MOE] = { "granitemoe", "GraniteMoeForCausalLM", .rope.theta = 10000, .multipliers = true, .attention_bias = true,
                              .named_tokens = true,
                              .experts = { "num_local_experts", "intermediate_size", .normalises = true, .files = EXPERTS_FUSED } },
+    [FAMILY_QWEN3_5] = { "qwen3_5_text", "Qwen3_5ForCausalLM", .wrapper = "qwen3_5", .n_head = 16, .vocab = 248320, .rms_eps = 1e-6,
+                         .rope = { .theta = 10000, .partial = true, .part = 0.25 }, .n_kv_head = 4, .d_head = 256, .attention_bias = true,
+                         .qk_norm = true, .norm_form = NORM_GEMMA, .delta = true, .named_tokens = true },
 };
 
 static const struct activation {
@@ -405,6 +409,61 @@ static bool experts_read(const struct fields *r, const struct family *f, struct 
            || error_set(err, ERR_UNSUPPORTED, "'%s': no layer has experts by 'mlp_only_layers' and 'decoder_sparse_step'", r->path);
 }
 
+/* Which layers have a gated delta net: those of layer_types, else all but every full_attention_interval-th. */
+static bool delta_layers_read(const struct fields *r, struct model_config *c, struct error *err)
+{
+    const json_t *list = json_object_get(r->obj, "layer_types");
+    int64_t every = 4;
+    bool given = field_given(r, "layer_types");
+    if (field_given(r, "full_attention_interval") && !field_int(r, "full_attention_interval", 1, CONFIG_LAYERS_MAX, &every, err))
+        return false;
+    if (given && (!json_is_array(list) || (int64_t)json_array_size(list) != c->n_layer))
+        return error_set(err, ERR_DATA, "'%s': 'layer_types' is not a list of %" PRId64 " kinds, one per layer", r->path, c->n_layer);
+    for (int64_t l = 0; l < c->n_layer; l++) {
+        const json_t *one = json_array_get(list, (size_t)l);
+        const char *kind = !given                ? (l + 1) % every ? "linear_attention" : "full_attention"
+                           : json_is_string(one) ? json_string_value(one)
+                                                 : "";
+        bool linear = strcmp(kind, "linear_attention") == 0;
+        if (!linear && strcmp(kind, "full_attention") != 0)
+            return error_set(err, ERR_UNSUPPORTED,
+                             "'%s': 'layer_types' has an entry %" PRId64 " that is neither 'full_attention' nor 'linear_attention'",
+                             r->path, l);
+        c->delta.layers[l / 64] |= (uint64_t)linear << (l % 64);
+    }
+    return config_n_attn(c) > 0
+           || error_set(err, ERR_UNSUPPORTED, "'%s': no layer has full attention; models of gated delta nets alone are not supported",
+                        r->path);
+}
+
+static bool delta_read(const struct fields *r, const struct family *f, struct model_config *c, struct error *err)
+{
+    int64_t n_k = 16, n_v = 32, d_k = 128, d_v = 128, taps = 4;
+    const struct {
+        const char *key;
+        int64_t most, *out;
+    } sizes[] = { { "linear_num_key_heads", 1 << 12, &n_k },
+                  { "linear_num_value_heads", 1 << 12, &n_v },
+                  { "linear_key_head_dim", DELTA_WIDTH_MAX, &d_k },
+                  { "linear_value_head_dim", DELTA_WIDTH_MAX, &d_v },
+                  { "linear_conv_kernel_dim", 1 << 10, &taps } };
+    if (!f->delta)
+        return true;
+    c->attn_gate = true;
+    for (size_t i = 0; i < ARRAY_SIZE(sizes); i++)
+        if (field_given(r, sizes[i].key) && !field_int(r, sizes[i].key, 1, sizes[i].most, sizes[i].out, err))
+            return false;
+    if (taps != 4)
+        return error_set(err, ERR_UNSUPPORTED, "'%s': 'linear_conv_kernel_dim' is %" PRId64 "; 4 is supported", r->path, taps);
+    if (n_v % n_k)
+        return error_set(err, ERR_DATA, "'%s': 'linear_num_key_heads' %" PRId64 " does not divide 'linear_num_value_heads' %" PRId64,
+                         r->path, n_k, n_v);
+    if (json_is_false(json_object_get(r->obj, "attn_output_gate")))
+        return error_set(err, ERR_UNSUPPORTED, "'%s': 'attn_output_gate' is false; heads of this family have gates", r->path);
+    c->delta.heads = (struct delta_heads){ (int)n_k, (int)n_v, (int)d_k, (int)d_v, false };
+    return delta_layers_read(r, c, err);
+}
+
 /* Is this key to be read? Not when it is missing and the family has a default. */
 static bool must(const struct fields *r, const char *key, bool has_default)
 {
@@ -456,7 +515,8 @@ static bool object_read(struct model_config *c, const struct fields *r, struct e
         return false;
     c->has_rope_local = f->rope.local_theta > 0;
     if (!rope_read(&c->rope, &c->rope_local, r, &f->rope, c->max_pos, c->d_head, err) || !no_rope_read(r, f, c, err)
-        || !window_read(r, f, c, err) || !multipliers_read(r, f, c, err) || !gemma_read(r, f, c, err) || !experts_read(r, f, c, err))
+        || !window_read(r, f, c, err) || !multipliers_read(r, f, c, err) || !gemma_read(r, f, c, err) || !experts_read(r, f, c, err)
+        || !delta_read(r, f, c, err))
         return false;
     c->tied = f->tied;
     if (field_given(r, "tie_word_embeddings") && !field_bool(r, "tie_word_embeddings", &c->tied, err))
@@ -580,6 +640,23 @@ static bool experts_write(const struct model_config *c, const struct family *f, 
            && json_object_set_new(j, "decoder_sparse_step", json_integer(1)) == 0;
 }
 
+static bool delta_write(const struct model_config *c, const struct family *f, json_t *j)
+{
+    if (!f->delta)
+        return true;
+    struct delta_heads h = c->delta.heads;
+    json_t *list = json_array();
+    bool ok = list != NULL;
+    for (int64_t l = 0; l < c->n_layer; l++)
+        ok = ok && json_array_append_new(list, json_string(config_is_delta(c, l) ? "linear_attention" : "full_attention")) == 0;
+    return json_object_set_new(j, "layer_types", list) == 0 && ok
+           && json_object_set_new(j, "linear_num_key_heads", json_integer(h.n_k)) == 0
+           && json_object_set_new(j, "linear_num_value_heads", json_integer(h.n_v)) == 0
+           && json_object_set_new(j, "linear_key_head_dim", json_integer(h.d_k)) == 0
+           && json_object_set_new(j, "linear_value_head_dim", json_integer(h.d_v)) == 0
+           && json_object_set_new(j, "linear_conv_kernel_dim", json_integer(4)) == 0;
+}
+
 static json_t *cap_json(double cap)
 {
     return cap > 0 ? json_real(cap) : json_null();
@@ -591,7 +668,7 @@ static bool traits_write(const struct model_config *c, json_t *j)
     // the classes of these have tokens of the published vocabulary for those that are not given
     static const char *const tokens[] = { "bos_token_id", "eos_token_id", "pad_token_id" };
     const struct family *f = &families[c->family];
-    bool ok = window_write(c, f, j) && experts_write(c, f, j);
+    bool ok = window_write(c, f, j) && experts_write(c, f, j) && delta_write(c, f, j);
     for (size_t i = 0; f->multipliers && i < ARRAY_SIZE(multipliers); i++)
         ok = ok && json_object_set_new(j, multipliers[i].key, json_real(*(const double *)((const char *)c + multipliers[i].at))) == 0;
     if (f->mlp_bias)
@@ -667,6 +744,34 @@ int64_t config_longest(const struct model_config *c)
     return MAX(c->max_pos, (int64_t)MIN(scaled, (double)(1 << 28)));
 }
 
+int64_t config_n_attn(const struct model_config *c)
+{
+    int64_t n = 0;
+    for (int64_t l = 0; l < c->n_layer; l++)
+        n += !config_is_delta(c, l);
+    return n;
+}
+
+int64_t config_in_width(const struct model_config *c, bool delta)
+{
+    int64_t heads = (c->attn_gate ? 2 : 1) * c->n_head + 2 * c->n_kv_head;
+    return delta ? delta_columns(c->delta.heads) : heads * c->d_head;
+}
+
+int64_t config_mix_width(const struct model_config *c, bool delta)
+{
+    return delta ? (int64_t)c->delta.heads.n_v * c->delta.heads.d_v : c->n_head * c->d_head;
+}
+
+/* Weights of all layers' products in the first half. */
+static int64_t mix_weights(const struct model_config *c)
+{
+    int64_t n = 0;
+    for (int64_t l = 0; l < c->n_layer; l++)
+        n += c->d_model * (config_in_width(c, config_is_delta(c, l)) + config_mix_width(c, config_is_delta(c, l)));
+    return n;
+}
+
 int64_t config_n_sparse(const struct model_config *c)
 {
     int64_t n = 0;
@@ -690,25 +795,26 @@ static int64_t mlp_weights(const struct model_config *c, int64_t n)
 
 int64_t config_n_param(const struct model_config *c)
 {
-    int64_t q = c->n_head * c->d_head, kv = c->n_kv_head * c->d_head;
-    int64_t norms = c->norm_place == NORM_AROUND ? 4 : 2;
-    int64_t layer = norms * c->d_model + c->d_model * (q + 2 * kv) + q * c->d_model;
+    int64_t q = c->n_head * c->d_head, kv = c->n_kv_head * c->d_head, n_attn = config_n_attn(c);
+    int64_t attn = 0, every = (c->norm_place == NORM_AROUND ? 4 : 2) * c->d_model;
+    struct delta_heads h = c->delta.heads;
     if (c->qkv_bias)
-        layer += q + 2 * kv;
+        attn += q + 2 * kv;
     if (c->o_bias)
-        layer += c->d_model;
-    if (c->mlp_bias)
-        layer += 2 * c->d_ff + c->d_model;
+        attn += c->d_model;
     if (c->qk_norm)
-        layer += c->qk_norm_wide ? q + kv : 2 * c->d_head;
-    return c->n_layer * layer + mlp_weights(c, c->experts.n) + c->d_model + c->vocab * c->d_model * (c->tied ? 1 : 2);
+        attn += c->qk_norm_wide ? q + kv : 2 * c->d_head;
+    if (c->mlp_bias)
+        every += 2 * c->d_ff + c->d_model;
+    int64_t delta = 4 * delta_channels(h) + 2 * h.n_v + h.d_v;    // convolution, A_log and dt_bias, norm
+    return n_attn * attn + (c->n_layer - n_attn) * delta + c->n_layer * every + mix_weights(c) + mlp_weights(c, c->experts.n) + c->d_model
+           + c->vocab * c->d_model * (c->tied ? 1 : 2);
 }
 
 /* With n experts in the layers that have some. */
 static int64_t product_weights(const struct model_config *c, int64_t n)
 {
-    int64_t q = c->n_head * c->d_head, kv = c->n_kv_head * c->d_head;
-    return c->n_layer * c->d_model * (2 * q + 2 * kv) + mlp_weights(c, n) + c->vocab * c->d_model;
+    return mix_weights(c) + mlp_weights(c, n) + c->vocab * c->d_model;
 }
 
 int64_t config_n_product(const struct model_config *c)
@@ -723,19 +829,21 @@ int64_t config_n_active(const struct model_config *c)
 
 int64_t config_n_kv(const struct model_config *c)
 {
-    return 2 * c->n_layer * c->n_kv_head * c->d_head;
+    return 2 * config_n_attn(c) * c->n_kv_head * c->d_head;
 }
 
 double config_flops(const struct model_config *c, double n_seen)
 {
-    return 2 * (double)config_n_active(c) + 4 * (double)(c->n_layer * c->n_head * c->d_head) * n_seen;
+    struct delta_heads h = c->delta.heads;
+    double states = (double)(c->n_layer - config_n_attn(c)) * h.n_v * h.d_k * h.d_v;    // each number decays, is read twice, added to once
+    return 2 * (double)config_n_active(c) + 4 * (double)(config_n_attn(c) * c->n_head * c->d_head) * n_seen + 7 * states;
 }
 
-bool experts_stay_whole(const struct model_config *c, const char *how, struct error *err)
+bool config_stays_whole(const struct model_config *c, const char *how, struct error *err)
 {
-    return c->experts.n == 0
-           || error_set(
-               err, ERR_UNSUPPORTED,
-               "this model is a mixture of experts, which cannot be %s yet; give each trainer and each sampler one device that holds all of it",
-               how);
+    const char *what = c->experts.n ? "is a mixture of experts" : "has layers of linear attention";
+    return (c->experts.n == 0 && !config_has_states(c))
+           || error_set(err, ERR_UNSUPPORTED,
+                        "this model %s, which cannot be %s yet; give each trainer and each sampler one device that holds all of it", what,
+                        how);
 }

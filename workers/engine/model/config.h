@@ -24,6 +24,7 @@ enum model_family {
     FAMILY_OLMOE,
     FAMILY_MIXTRAL,
     FAMILY_GRANITE_MOE,
+    FAMILY_QWEN3_5,
 };
 /* How the files name a layer's router and experts, and lay them out. */
 enum expert_files {
@@ -90,6 +91,11 @@ struct model_config {
         enum expert_files files;
         uint64_t dense[CONFIG_LAYERS_MAX / 64];    // bit l: layer l has one MLP of d_ff instead
     } experts;
+    struct {
+        struct delta_heads heads;                   // ops.h; n_v 0: the model has no such layers
+        uint64_t layers[CONFIG_LAYERS_MAX / 64];    // bit l: layer l has a gated delta net instead of attention
+    } delta;
+    bool attn_gate;              // q_proj has a gate after each query head, whose sigmoid the head's output is multiplied by
     double initializer_range;    // of random weights; 0.02 unless given
 };
 
@@ -115,6 +121,20 @@ static inline bool config_slides(const struct model_config *c, int64_t l)
 {
     return c->window && c->slides[l / 64] >> (l % 64) & 1;
 }
+/* Has layer l a gated delta net, not attention? */
+static inline bool config_is_delta(const struct model_config *c, int64_t l)
+{
+    return c->delta.layers[l / 64] >> (l % 64) & 1;
+}
+/* Has the model layers that keep a state of each sequence? */
+static inline bool config_has_states(const struct model_config *c)
+{
+    return c->delta.heads.n_v > 0;
+}
+int64_t config_n_attn(const struct model_config *c);    // layers with attention
+/* Columns of what the first product of a layer's first half gives, and of what its last product takes; delta: the layer is one. */
+int64_t config_in_width(const struct model_config *c, bool delta);
+int64_t config_mix_width(const struct model_config *c, bool delta);
 /* Has layer l experts, not one MLP? */
 static inline bool config_is_sparse(const struct model_config *c, int64_t l)
 {
@@ -136,5 +156,5 @@ int64_t config_n_active(const struct model_config *c);
 /* Floating-point operations of a forward pass by token that sees n_seen tokens, itself included: 2 per such weight, and attention's
  * two products. Windows are not taken into account. A backward pass takes twice as many (Kaplan et al., arXiv 2001.08361, appendix A). */
 double config_flops(const struct model_config *c, double n_seen);
-/* ERR_UNSUPPORTED, with what to do, where c has experts. how: what they cannot be cut into. */
-MUST_USE bool experts_stay_whole(const struct model_config *c, const char *how, struct error *err);
+/* ERR_UNSUPPORTED, with what to do, where c has experts or states. how: what they cannot be cut into. */
+MUST_USE bool config_stays_whole(const struct model_config *c, const char *how, struct error *err);

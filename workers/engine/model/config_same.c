@@ -26,6 +26,11 @@ static const struct {
     { "num_experts_per_tok", KIND_I64, AT(experts.k) },
     { "moe_intermediate_size", KIND_I64, AT(experts.d_ff) },
     { "norm_topk_prob", KIND_BOOL, AT(experts.normalise) },
+    { "linear_num_key_heads", KIND_ENUM, AT(delta.heads.n_k) },
+    { "linear_num_value_heads", KIND_ENUM, AT(delta.heads.n_v) },
+    { "linear_key_head_dim", KIND_ENUM, AT(delta.heads.d_k) },
+    { "linear_value_head_dim", KIND_ENUM, AT(delta.heads.d_v) },
+    { "attn_output_gate", KIND_BOOL, AT(attn_gate) },
     { "vocab_size", KIND_I64, AT(vocab) },
     { "rms_norm_eps", KIND_F64, AT(rms_eps) },
     { "rope_theta", KIND_F64, AT(rope.theta) },
@@ -108,6 +113,8 @@ bool config_same(const struct model_config *have, const struct model_config *com
         key_add(&list, "sliding_window");
     if (memcmp(have->no_rope, come->no_rope, sizeof have->no_rope) != 0)
         key_add(&list, "no_rope_layers");
+    if (memcmp(have->delta.layers, come->delta.layers, sizeof have->delta.layers) != 0)
+        key_add(&list, "layer_types");
     if (memcmp(have->experts.dense, come->experts.dense, sizeof have->experts.dense) != 0)
         key_add(&list, "mlp_only_layers");
     bool same = list.len == 0 && !list.failed;

@@ -15,6 +15,14 @@
         .vocab = 151936, .max_pos = 40960, .rms_eps = 1e-6, .rope.theta = 1e6, .tied = is_tied, .qk_norm = true, .bos = -1,                \
         .eos = { 151645, 151643 }, .n_eos = 2, .initializer_range = 0.02                                                                   \
     }
+#define QWEN3_5(n_layers, d, q_heads, kv, value_heads, ff, is_tied)                                                                        \
+    {                                                                                                                                      \
+        .family = FAMILY_QWEN3_5, .n_layer = n_layers, .d_model = d, .n_head = q_heads, .n_kv_head = kv, .d_head = 256, .d_ff = ff,        \
+        .vocab = 248320, .max_pos = 262144, .rms_eps = 1e-6, .rope = { .theta = 1e7, .partial = 0.25 }, .norm_form = NORM_GEMMA,           \
+        .qk_norm = true, .attn_gate = true, .tied = is_tied,                                                                               \
+        .delta = { .heads = { 16, value_heads, 128, 128, false }, .layers = { 0x7777777777777777 & (UINT64_MAX >> (64 - (n_layers))) } },  \
+        .bos = -1, .eos = { 248046, 248044 }, .n_eos = 2, .initializer_range = 0.02                                                        \
+    }
 /* Hugging Face config.json of each; parameter totals agree with the published sizes. */
 // clang-format off
 static const struct shape {
@@ -31,6 +39,9 @@ static const struct shape {
     {"Qwen3-1.7B", QWEN3(28, 2048, 16, 8, 6144, true)},
     {"Qwen3-4B", QWEN3(36, 2560, 32, 8, 9728, true)},
     {"Qwen3-8B", QWEN3(36, 4096, 32, 8, 12288, false)},
+    {"Qwen3.5-4B", QWEN3_5(32, 2560, 16, 4, 32, 9216, true)},
+    {"Qwen3.5-9B", QWEN3_5(32, 4096, 16, 4, 32, 12288, false)},
+    {"Qwen3.5-27B", QWEN3_5(64, 5120, 24, 4, 48, 17408, false)},
     {"Qwen3-30B-A3B",
      {.family = FAMILY_QWEN3_MOE,
       .n_layer = 48,
@@ -123,6 +134,27 @@ static const struct shape {
       .tied = true,
       .qk_norm = true,
       .experts = {.n = 8, .k = 2, .d_ff = 128, .normalise = true},
+      .bos = -1,
+      .n_eos = 0,
+      .initializer_range = 0.02}},
+    // the starter with a gated delta net in two of three layers
+    {"starter-hybrid",
+     {.family = FAMILY_QWEN3_5,
+      .n_layer = 3,
+      .d_model = 128,
+      .n_head = 4,
+      .n_kv_head = 2,
+      .d_head = 32,
+      .d_ff = 384,
+      .vocab = 320,
+      .max_pos = 1024,
+      .rms_eps = 1e-6,
+      .rope = {.theta = 10000, .partial = 0.5},
+      .norm_form = NORM_GEMMA,
+      .qk_norm = true,
+      .attn_gate = true,
+      .tied = true,
+      .delta = {.heads = {2, 4, 32, 32, false}, .layers = {3}},
       .bos = -1,
       .n_eos = 0,
       .initializer_range = 0.02}},

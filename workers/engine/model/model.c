@@ -135,36 +135,71 @@ static int64_t norm_put(struct table *t, const char *name, int64_t l)
     return name ? part_put(t, t->m->c.d_model, 0, name, l) : AT_NONE;
 }
 
+/* The tensors of a gated delta net. Its projections of the input are neighbours: one product. */
+static void delta_put(struct table *t, int64_t l)
+{
+    static const char *const names[] = { "linear_attn.in_proj_qkv.weight", "linear_attn.in_proj_z.weight", "linear_attn.in_proj_b.weight",
+                                         "linear_attn.in_proj_a.weight" };
+    const struct model_config *c = &t->m->c;
+    struct layer_at *at = &t->m->at[l];
+    struct delta_heads h = c->delta.heads;
+    int64_t v = (int64_t)h.n_v * h.d_v;
+    const int64_t rows[] = { delta_channels(h), v, h.n_v, h.n_v };
+    at->qkv = parts_put(t, rows, 4, c->d_model, names, NULL, l);
+    at->conv = matrices_put(t, delta_channels(h), 1, 4, "linear_attn.conv1d.weight", l);
+    at->a_log = part_put(t, h.n_v, 0, "linear_attn.A_log", l);
+    at->dt_bias = part_put(t, h.n_v, 0, "linear_attn.dt_bias", l);
+    at->gate_norm = part_put(t, h.d_v, 0, "linear_attn.norm.weight", l);
+    at->o = part_put(t, c->d_model, v, "linear_attn.out_proj.weight", l);
+}
+
+/* The tensors of attention. */
+static void attn_put(struct table *t, int64_t l)
+{
+    static const char *const names[] = { "self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight" };
+    static const char *const biases[] = { "self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias" };
+    const struct model_config *c = &t->m->c;
+    struct layer_at *at = &t->m->at[l];
+    int64_t q = c->n_head * c->d_head, kv = c->n_kv_head * c->d_head, q_rows = c->attn_gate ? 2 * q : q;
+    const int64_t rows[] = { q_rows, kv, kv };
+    at->qkv = parts_put(t, rows, 3, c->d_model, names, "self_attn.qkv_proj.weight", l);
+    if (c->qkv_bias)
+        at->qkv_bias = parts_put(t, rows, 3, 0, biases, "self_attn.qkv_proj.bias", l);
+    if (c->qk_norm) {
+        at->q_norm = part_put(t, c->qk_norm_wide ? q : c->d_head, 0, "self_attn.q_norm.weight", l);
+        at->k_norm = part_put(t, c->qk_norm_wide ? kv : c->d_head, 0, "self_attn.k_norm.weight", l);
+    }
+    at->o = part_put(t, c->d_model, q, "self_attn.o_proj.weight", l);
+    if (c->o_bias)
+        at->o_bias = part_put(t, c->d_model, 0, "self_attn.o_proj.bias", l);
+}
+
 static void layer_put(struct table *t, int64_t l)
 {
-    static const char *const qkv_names[] = { "self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight" };
-    static const char *const qkv_biases[] = { "self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias" };
     static const char *const gate_up_names[] = { "mlp.gate_proj.weight", "mlp.up_proj.weight" };
     static const char *const gate_up_biases[] = { "mlp.gate_proj.bias", "mlp.up_proj.bias" };
     const struct model_config *c = &t->m->c;
     struct layer_at *at = &t->m->at[l];
-    int64_t d = c->d_model, q = c->n_head * c->d_head, kv = c->n_kv_head * c->d_head;
-    const int64_t qkv_rows[] = { q, kv, kv }, gate_up_rows[] = { c->d_ff, c->d_ff };
+    int64_t d = c->d_model;
+    const int64_t gate_up_rows[] = { c->d_ff, c->d_ff };
     *at = (struct layer_at){ .qkv_bias = AT_NONE,
                              .q_norm = AT_NONE,
                              .k_norm = AT_NONE,
                              .o_bias = AT_NONE,
+                             .conv = AT_NONE,
+                             .a_log = AT_NONE,
+                             .dt_bias = AT_NONE,
+                             .gate_norm = AT_NONE,
                              .gate_up_bias = AT_NONE,
                              .down_bias = AT_NONE,
                              .router = AT_NONE };
     part_begin(t);
     at->first = t->at;
     at->ln1 = norm_put(t, norm_names[c->norm_place].ln1, l);
-    at->qkv = parts_put(t, qkv_rows, 3, d, qkv_names, "self_attn.qkv_proj.weight", l);
-    if (c->qkv_bias)
-        at->qkv_bias = parts_put(t, qkv_rows, 3, 0, qkv_biases, "self_attn.qkv_proj.bias", l);
-    if (c->qk_norm) {
-        at->q_norm = part_put(t, c->qk_norm_wide ? q : c->d_head, 0, "self_attn.q_norm.weight", l);
-        at->k_norm = part_put(t, c->qk_norm_wide ? kv : c->d_head, 0, "self_attn.k_norm.weight", l);
-    }
-    at->o = part_put(t, d, q, "self_attn.o_proj.weight", l);
-    if (c->o_bias)
-        at->o_bias = part_put(t, d, 0, "self_attn.o_proj.bias", l);
+    if (config_is_delta(c, l))
+        delta_put(t, l);
+    else
+        attn_put(t, l);
     at->post1 = norm_put(t, norm_names[c->norm_place].post1, l);
     at->ln2 = norm_put(t, norm_names[c->norm_place].ln2, l);
     if (config_is_sparse(c, l)) {
@@ -326,6 +361,9 @@ bool model_device_check(const struct model_config *c, const struct device *dev, 
     if (c->experts.n && !device_has_experts(dev))
         return error_set(err, ERR_UNSUPPORTED,
                          "this model is a mixture of experts, which '%s' has no operations for; it runs on CPUs (cpu:0)", dev->name);
+    if (config_has_states(c) && !device_has_delta(dev))
+        return error_set(err, ERR_UNSUPPORTED,
+                         "this model has layers of linear attention, which '%s' has no operations for; it runs on CPUs (cpu:0)", dev->name);
     if (dev->kind != DEVICE_CUDA)
         return (c->d_head % 16 == 0 && c->d_head >= 16 && c->d_head <= 256)
                || error_set(err, ERR_UNSUPPORTED, "'head_dim' is %" PRId64 "; on a CPU multiples of 16 up to 256 are supported", c->d_head);

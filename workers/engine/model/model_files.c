@@ -32,11 +32,14 @@ static const char *text_name(const struct model *m, const char *name, char *out,
 
 static bool name_is_extra(const struct model *m, const char *name)
 {
-    static const char *const images[] = { "vision_tower.", "multi_modal_projector.", "model.vision_tower.",
-                                          "model.multi_modal_projector." };
+    static const char *const images[] = { "vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector.",
+                                          "model.visual." };
     for (size_t i = 0; m->c.wrapped && i < ARRAY_SIZE(images); i++)
         if (strncmp(name, images[i], strlen(images[i])) == 0)
             return true;
+    // layers that predict further tokens (Qwen3.5) are beside the model proper, wrapped or not
+    if (config_has_states(&m->c) && strncmp(name, "mtp.", 4) == 0)
+        return true;
     // old files hold RoPE's frequencies; files of tied models may hold a second copy of the head
     const char *tail = strrchr(name, '.');
     return (tail && strcmp(tail, ".inv_freq") == 0) || (m->c.tied && strcmp(name, "lm_head.weight") == 0);

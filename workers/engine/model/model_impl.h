@@ -10,6 +10,8 @@ struct layer_at {
     int64_t first;    // where the layer begins
     int64_t ln1, qkv, qkv_bias, q_norm, k_norm, o, o_bias, ln2, gate_up, gate_up_bias, down, down_bias;
     int64_t post1, post2;    // norms of what the attention half and the MLP half add
+    // A gated delta net's, whose qkv is [q | k | v | z | b | a], rows of its input projections:
+    int64_t conv, a_log, dt_bias, gate_norm;
     // AT_NONE: the layer has one MLP. Else gate_up is (experts, 2 I, d) and down (experts, d, I).
     int64_t router;
 };

@@ -20,15 +20,15 @@ static float normal_draw(uint64_t key, uint64_t i)
     return (float)((double)(sum - 6 * 0xffff) / 65536.0);
 }
 
-/* Standard deviation of a tensor's first values; 0 for biases, -1 for norms (which are all ones, or where 1 is added zeros). */
+/* Standard deviation of a tensor's first values; 0 for biases, -1 for norms (which are all ones, or where 1 is added zeros; that of a gated delta net is never added 1). */
 static double init_std(const struct model_config *c, const struct tensor *t)
 {
     if (t->n_dim == 1)
-        return strstr(t->name, "norm") && c->norm_form != NORM_GEMMA ? -1 : 0;
+        return strstr(t->name, "norm") && (c->norm_form != NORM_GEMMA || strstr(t->name, "linear_attn.norm")) ? -1 : 0;
     if (strstr(t->name, "embed_tokens") || strstr(t->name, "lm_head"))
         return c->initializer_range;
     double std = 1 / sqrt((double)tensor_cols(t));
-    bool residual = strstr(t->name, "o_proj") || strstr(t->name, "down_proj") || strstr(t->name, ".w2.")
+    bool residual = strstr(t->name, "o_proj") || strstr(t->name, "out_proj") || strstr(t->name, "down_proj") || strstr(t->name, ".w2.")
                     || strstr(t->name, "output_linear");
     return residual ? std / sqrt(2.0 * (double)c->n_layer) : std;    // GPT-2's scaling of residual outputs
 }

@@ -5,14 +5,14 @@
 int layer_products(const struct model *m, const struct layer_at *at, struct model_product out[LAYER_PRODUCTS])
 {
     const struct model_config *c = &m->c;
-    bool sparse = at->router != AT_NONE;
-    int64_t d = c->d_model, q = c->n_head * c->d_head, kv = c->n_kv_head * c->d_head, f = sparse ? c->experts.d_ff : c->d_ff;
+    bool sparse = at->router != AT_NONE, delta = at->conv != AT_NONE;
+    int64_t d = c->d_model, f = sparse ? c->experts.d_ff : c->d_ff;
     int64_t n_group = sparse ? c->experts.n : 0;
     int own = m->parts / MAX(1, m->n_slice), one = MIN(1, m->parts);    // a slice has some of the parts; outputs are whole anywhere
     bool part = m->n_slice > 1;                                         // of a sum over a team's devices, which adds the bias
     const struct model_product all[LAYER_PRODUCTS] = {
-        { "qkv", { q + 2 * kv, d, one, at->qkv_bias != AT_NONE, false }, at->qkv, 0 },
-        { "o", { d, q, own, !part && at->o_bias != AT_NONE, part }, at->o, 0 },
+        { "qkv", { config_in_width(c, delta), d, one, at->qkv_bias != AT_NONE, false }, at->qkv, 0 },
+        { "o", { d, config_mix_width(c, delta), delta ? one : own, !part && at->o_bias != AT_NONE, part }, at->o, 0 },
         { "gate_up", { 2 * f, d, one, at->gate_up_bias != AT_NONE, false }, at->gate_up, n_group },
         { "down", { d, f, own, !part && at->down_bias != AT_NONE, part }, at->down, n_group },
         { "router", { c->experts.n, d, one, false, true }, at->router, 0 },

@@ -167,7 +167,7 @@ bool rope_read(struct rope *r, struct rope *local, const struct fields *top, con
                int64_t d_head, struct error *err)
 {
     static const char *const places[] = { "rope_scaling", "rope_parameters" };
-    *r = (struct rope){ .theta = family->theta };
+    *r = (struct rope){ .theta = family->theta, .partial = family->part };
     *local = (struct rope){ .theta = family->local_theta };
     if (field_given(top, "rope_theta") && !field_real(top, "rope_theta", 1, 1e12, &r->theta, err))
         return false;

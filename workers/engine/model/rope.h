@@ -35,6 +35,7 @@ struct rope {
 struct rope_family {
     double theta;                // of a missing rope_theta
     bool partial;                // it has partial_rotary_factor
+    double part;                 // of a missing one; 0: 1
     bool longrope;               // it has this type, also under the names su and yarn (Phi-3), and no other
     bool ignores_flat;           // its class takes rope_parameters only with an object per kind of layer, and reads nothing else there
     int64_t original_max_pos;    // of a missing original_max_position_embeddings; 0: max_position_embeddings

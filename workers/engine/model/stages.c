@@ -5,7 +5,7 @@
 
 bool stages_check(const struct model_config *c, int n, struct error *err)
 {
-    if (n > 1 && !experts_stay_whole(c, "cut into stages (pipeline_parallel_size)", err))
+    if (n > 1 && !config_stays_whole(c, "cut into stages (pipeline_parallel_size)", err))
         return false;
     int64_t most = MIN(c->n_layer, (int64_t)PIPELINE_STAGES_MAX);
     return (n >= 1 && n <= most)

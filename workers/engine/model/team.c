@@ -325,7 +325,7 @@ bool team_check(const struct model_config *c, int n, int parts, struct error *er
         return false;
     if (n == 1)
         return true;
-    if (!experts_stay_whole(c, "cut over devices (tensor_parallel_size, producer_tensor_parallel_size)", err))
+    if (!config_stays_whole(c, "cut over devices (tensor_parallel_size, producer_tensor_parallel_size)", err))
         return false;
     if (c->qk_norm_wide)
         return error_set(
@@ -360,7 +360,7 @@ bool team_train_check(const struct model_config *c, int n, int parts, struct err
         return false;
     if (n == 1)
         return true;
-    if (!experts_stay_whole(c, "cut over devices to be trained (tensor_parallel_size)", err))
+    if (!config_stays_whole(c, "cut over devices to be trained (tensor_parallel_size)", err))
         return false;
     if (c->qk_norm_wide || !norms_split(c, parts))
         return error_set(err, ERR_UNSUPPORTED,

@@ -43,7 +43,9 @@ struct kv_pool *kv_pool_new(const struct model *m, int64_t n_page, void *mem, st
     kv->dtype = m->dtype;
     kv->heads = model_heads(m);
     kv->n_page = n_page;
-    kv->n_layer = m->c.n_layer;
+    for (int64_t l = 0; l < m->c.n_layer; l++)
+        kv->at[l] = (int16_t)(config_is_delta(&m->c, l) ? kv->n_delta++ : kv->n_layer++);
+    kv->state_floats = config_has_states(&m->c) ? delta_state_floats(m->c.delta.heads) : 0;
     kv->layer_bytes = (size_t)n_page * kv_page_bytes(m->dev, kv->heads, m->dtype);
     kv->borrowed = mem != NULL;
     kv->mem = mem ? mem : mem_new(m->dev, (size_t)kv->n_layer * kv->layer_bytes, "keys and values", err);
@@ -61,6 +63,8 @@ void kv_pool_free(struct kv_pool *kv)
         kv_pool_free(kv->of_rank[q]);
     if (!kv->team && !kv->borrowed)
         mem_free(kv->dev, kv->mem);
+    if (kv->states)
+        mem_free(kv->dev, kv->states);
     free(kv);
 }
 
@@ -75,7 +79,7 @@ size_t kv_pool_page_bytes(const struct model *m)
         model_free(slice);
         return size;
     }
-    return (size_t)m->c.n_layer * kv_page_bytes(m->dev, model_heads(m), m->dtype);
+    return (size_t)config_n_attn(&m->c) * kv_page_bytes(m->dev, model_heads(m), m->dtype);
 }
 
 struct pages_copy {
@@ -94,8 +98,36 @@ bool kv_pool_copy(struct kv_pool *kv, const int32_t *dst, const int32_t *src, in
     struct pages_copy c = { kv, dst, src, n };
     if (kv->team)
         return team_call(kv->team, rank_copy, &c, err);
-    for (int64_t l = 0; l < kv->n_layer; l++)
-        if (!OP(kv->dev, err, kv_copy, .kv = kv_layer(kv, l), .src = src, .dst = dst, .n = n, .heads = kv->heads, .dtype = kv->dtype))
+    for (int64_t i = 0; i < kv->n_layer; i++)
+        if (!OP(kv->dev, err, kv_copy, .kv = kv->mem + (size_t)i * kv->layer_bytes, .src = src, .dst = dst, .n = n, .heads = kv->heads,
+                .dtype = kv->dtype))
             return false;
+    return true;
+}
+
+size_t kv_pool_state_bytes(const struct model *m)
+{
+    if (!config_has_states(&m->c))
+        return 0;
+    return (size_t)((m->c.n_layer - config_n_attn(&m->c)) * delta_state_floats(m->c.delta.heads)) * sizeof(float);
+}
+
+bool kv_pool_states(struct kv_pool *kv, int64_t n, struct error *err)
+{
+    BUG_IF(kv->states || kv->n_delta == 0, "states for a model without, or for the second time");
+    kv->n_state = n;
+    kv->states = mem_new(kv->dev, (size_t)(kv->n_delta * n * kv->state_floats) * sizeof(float), "states of sequences", err);
+    return kv->states != NULL;
+}
+
+bool kv_pool_states_copy(struct kv_pool *kv, const int32_t *dst, const int32_t *src, int64_t n, struct error *err)
+{
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t d = 0; d < kv->n_delta; d++) {
+            float *slots = kv->states + d * kv->n_state * kv->state_floats;
+            if (!mem_copy(kv->dev, slots + dst[i] * kv->state_floats, slots + src[i] * kv->state_floats,
+                          (size_t)kv->state_floats * sizeof(float), COPY_D2D, err))
+                return false;
+        }
     return true;
 }

@@ -28,6 +28,14 @@ size_t kv_pool_page_bytes(const struct model *m);    // one page, keys and value
  * pages and copies the last, partly filled one. */
 MUST_USE bool kv_pool_copy(struct kv_pool *kv, const int32_t *dst, const int32_t *src, int64_t n, struct error *err);
 
+/* ---- states of sequences, of models with layers that keep one (config_has_states) */
+/* Bytes of a sequence's state in all layers; 0: the model has none. */
+size_t kv_pool_state_bytes(const struct model *m);
+/* Give the pool n slots of states besides. A slot holds anything until a sequence begins in it. */
+MUST_USE bool kv_pool_states(struct kv_pool *kv, int64_t n, struct error *err);
+/* Copy slot src[i] to dst[i] in every layer; src, dst: host. A group's samples begin with the state that their prompt has left. */
+MUST_USE bool kv_pool_states_copy(struct kv_pool *kv, const int32_t *dst, const int32_t *src, int64_t n, struct error *err);
+
 /* ---- running */
 /* Upper bounds on what a run is asked for; its memory is allocated once according to them. */
 struct run_limits {
@@ -82,6 +90,9 @@ struct model_batch {
     const int32_t *token;    // (n_tok)
     // (n_seq + 1): sequence s is token[cu_tok[s] .. cu_tok[s + 1]), from position 0; none is empty
     const int32_t *cu_tok;
+    // (n_seq) for prefills of a model with states: the slot in which each sequence leaves its own, and in which it finds it where it
+    // does not begin at position 0
+    const int32_t *state;
     // (n_seq) for scoring and training with run_limits.shares; NULL: they share nothing
     const struct shared_prefix *prefix;
 };
@@ -114,6 +125,7 @@ struct decode_batch {
     const int32_t *slot;      // (n) page * kv_page_tok + place of that position; -1: not a sequence
     const int32_t *kv_len;    // (n) pos + 1; 0: not a sequence (its logits mean nothing)
     const int32_t *page;      // (n, max_page)
+    const int32_t *state;     // (n) of a model with states: the sequence's slot; -1: not a sequence. NULL: the model has none
     int64_t max_page;
     int64_t max_kv;    // upper bound of kv_len; 0: max_page * kv_page_tok
     // rows may be tokens of one sequence, each of which sees the keys of those before it

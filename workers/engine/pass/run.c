@@ -1,6 +1,6 @@
 /* run.c - the transformer itself: what it computes, the memory of a run, and its life
  *
- * run_blocks.c is the forward pass through the layers, run_rope.c its rotations, run_shared.c attention over packed sequences, run_head.c
+ * run_blocks.c is the forward pass through the layers, run_attn.c and run_delta.c the kinds of their first halves, run_rope.c its rotations, run_shared.c attention over packed sequences, run_head.c
  * the head, run_backward.c the backward pass by hand, run_batch.c what is asked of a run: prefill, decode, scoring and training. A run has
  * one of several forms (struct run_form): run_team.c does these on the devices of a team, run_stages.c on the stages of a pipeline.
  * run_impl.h is what the files share.
@@ -43,20 +43,43 @@ static void *take(struct walk *w, int64_t n, size_t elem)
     return p;
 }
 
-/* Activations of an MLP of this width; with experts the rows' routes, too. */
-struct mlp {
-    int64_t width;
-    bool experts;
+/* What the activations of a layer depend on. */
+struct widths {
+    int64_t qkv_in, qkv;    // of struct acts
+    int64_t mix;            // of ao
+    int64_t mlp;
+    bool attn, delta, experts;
 };
-static struct mlp mlp_of(const struct model_config *c, int64_t l)
+static int64_t qkv_width(const struct model_config *c)
 {
-    bool sparse = config_is_sparse(c, l);
-    return (struct mlp){ sparse ? c->experts.k * c->experts.d_ff : c->d_ff, sparse };
+    return (c->n_head + 2 * c->n_kv_head) * c->d_head;
+}
+static struct widths widths_of(const struct model_config *c, int64_t l)
+{
+    bool sparse = config_is_sparse(c, l), delta = config_is_delta(c, l);
+    return (struct widths){ .qkv_in = delta ? delta_columns(c->delta.heads) : qkv_width(c),
+                            .qkv = delta ? delta_channels(c->delta.heads) : qkv_width(c),
+                            .mix = config_mix_width(c, delta),
+                            .mlp = sparse ? c->experts.k * c->experts.d_ff : c->d_ff,
+                            .attn = !delta,
+                            .delta = delta,
+                            .experts = sparse };
 }
 /* What every layer can work in. */
-static struct mlp mlp_most(const struct model_config *c)
+static struct widths widths_most(const struct model_config *c)
 {
-    return (struct mlp){ config_mlp_width(c), c->experts.n > 0 };
+    struct widths most = { 0 };
+    for (int64_t l = 0; l < c->n_layer; l++) {
+        struct widths w = widths_of(c, l);
+        most.qkv_in = MAX(most.qkv_in, w.qkv_in);
+        most.qkv = MAX(most.qkv, w.qkv);
+        most.mix = MAX(most.mix, w.mix);
+        most.mlp = MAX(most.mlp, w.mlp);
+        most.attn |= w.attn;
+        most.delta |= w.delta;
+        most.experts |= w.experts;
+    }
+    return most;
 }
 
 static void layout_routes(struct walk *w, struct routes *to, const struct model_config *c, int64_t n)
@@ -69,21 +92,22 @@ static void layout_routes(struct walk *w, struct routes *to, const struct model_
     to->place = take(w, n * c->experts.k, 4);
 }
 
-static void layout_acts(struct walk *w, struct acts *a, const struct model_config *c, struct mlp mlp, const struct run_limits *lim,
+static void layout_acts(struct walk *w, struct acts *a, const struct model_config *c, struct widths of, const struct run_limits *lim,
                         size_t e, bool own_res1)
 {
-    int64_t n = lim->max_tok, q = c->n_head * c->d_head, qkv = q + 2 * c->n_kv_head * c->d_head;
+    int64_t n = lim->max_tok;
     if (own_res1)
         a->res1 = take(w, n * c->d_model, e);
     a->rstd1 = take(w, n, 4);
-    a->qkv = take(w, n * qkv, e);
-    a->qkv_in = lim->train && c->qk_norm ? take(w, n * qkv, e) : a->qkv;
-    a->ao = take(w, n * q, e);
-    a->lse = lim->train ? take(w, n * c->n_head, 4) : NULL;
+    a->qkv = take(w, n * of.qkv, e);
+    a->qkv_in = of.delta || (lim->train && c->qk_norm) ? take(w, n * of.qkv_in, e) : a->qkv;
+    a->ao = take(w, n * of.mix, e);
+    a->gate = of.attn && c->attn_gate ? take(w, n * c->n_head * c->d_head, e) : NULL;
+    a->lse = lim->train && of.attn ? take(w, n * c->n_head, 4) : NULL;
     a->res2 = lim->train ? take(w, n * c->d_model, e) : a->res1;
     a->rstd2 = take(w, n, 4);
-    a->gu = take(w, n * 2 * mlp.width, e);
-    if (mlp.experts)
+    a->gu = take(w, n * 2 * of.mlp, e);
+    if (of.experts)
         layout_routes(w, &a->to, c, n);
     if (lim->train && c->norm_place != NORM_BEFORE) {
         a->half1 = take(w, n * c->d_model, e);
@@ -142,11 +166,11 @@ static void layout_seen(struct walk *w, const struct model_config *c, const stru
 {
     int64_t q = c->n_head * c->d_head;
     struct walk in = { .base = act };
-    *qkv = take(&in, lim->max_tok * (q + 2 * c->n_kv_head * c->d_head), e);
+    *qkv = take(&in, lim->max_tok * qkv_width(c), e);
     *ao = take(&in, lim->max_tok * q, e);
     if (in.used <= (size_t)(lim->max_tok * config_mlp_width(c)) * e)
         return;
-    *qkv = take(w, lim->max_tok * (q + 2 * c->n_kv_head * c->d_head), e);
+    *qkv = take(w, lim->max_tok * qkv_width(c), e);
     *ao = take(w, lim->max_tok * q, e);
 }
 
@@ -155,11 +179,17 @@ static void layout_bwd(struct walk *w, struct model_run *r, const struct model *
 {
     const struct model_config *c = &m->c;
     size_t e = dtype_size(m->dtype);
-    int64_t n = lim->max_tok, q = c->n_head * c->d_head, qkv = q + 2 * c->n_kv_head * c->d_head;
+    struct widths most = widths_most(c);
+    int64_t n = lim->max_tok;
     r->dres = take(w, n * c->d_model, e);
     r->dh = take(w, n * c->d_model, e);
-    r->dao = take(w, n * q, e);
-    r->dqkv = take(w, n * qkv, e);
+    r->dao = take(w, n * most.mix, e);
+    r->dqkv = take(w, n * most.qkv_in, e);
+    if (c->attn_gate) {
+        r->dboth = take(w, n * config_in_width(c, false), e);
+        r->dgate = take(w, n * c->n_head * c->d_head, e);
+    }
+    r->dconv = most.delta ? take(w, n * most.qkv, e) : NULL;
     r->dact = take(w, n * config_mlp_width(c), e);
     if (c->experts.n) {
         r->dweight = take(w, n * c->experts.k, 4);
@@ -215,13 +245,13 @@ static void layout_kept(struct walk *w, struct model_run *r, const struct model 
     for (int64_t l = m->own.first; l < m->own.end; l++) {
         struct acts a = *shared;
         if (own)
-            layout_acts(w, &a, c, mlp_of(c, l), lim, e, true);
+            layout_acts(w, &a, c, widths_of(c, l), lim, e, true);
         else if (lim->train)
             a.res1 = take(w, n * c->d_model, e);
         bool more = own && lim->keep_more, norms = more && c->norm_place != NORM_AFTER;
         a.h1 = norms ? take(w, n * c->d_model, e) : r->h;
         a.h2 = norms ? take(w, n * c->d_model, e) : r->h;
-        a.act = more ? take(w, n * mlp_of(c, l).width, e) : r->act;
+        a.act = more ? take(w, n * widths_of(c, l).mlp, e) : r->act;
         if (r->layer)
             r->layer[l] = a;
     }
@@ -244,12 +274,17 @@ static void layout_layers(struct walk *w, struct model_run *r, const struct mode
     struct acts shared = { 0 };
     void *dedge = NULL;
     r->act = take(w, n * config_mlp_width(c), e);
+    if (c->attn_gate) {
+        r->both = take(w, n * config_in_width(c, false), e);
+        r->mixed = take(w, n * widths_most(c).mix, e);
+    }
+    r->state = config_has_states(c) ? take(w, lim->max_seq, 4) : NULL;
     if (c->experts.n)
         r->pairs = take(w, n * c->experts.k * c->d_model, e);
     if (lim->shares)
         layout_seen(w, c, lim, e, r->act, &r->seen_qkv, &r->seen_ao);
     if (!lim->train || lim->recompute_block)
-        layout_acts(w, &shared, c, mlp_most(c), lim, e, true);
+        layout_acts(w, &shared, c, widths_most(c), lim, e, true);
     for (int k = 0; k < MAX(lim->n_set, 1); k++) {
         if (r->set)
             run_set_use(r, &r->set[k]);    // its host arrays

@@ -19,12 +19,6 @@ static bool policy_coef(struct model_run *r, const struct token_loss *loss, int6
               .weight = h->weight + row0, .n = n, .form = loss->form);
 }
 
-/* Where the gradient of a norm or a bias goes; NULL where the model has no such part, or it is frozen. */
-static float *place_or_null(const struct model *m, const struct grad_place *p, int64_t at)
-{
-    return at == AT_NONE || m->lora ? NULL : place_of(p, at);
-}
-
 /* The piece that layer l's gradient belongs to. */
 static int piece_of_layer(const struct model *m, int64_t l)
 {
@@ -242,25 +236,6 @@ static bool product_bwd(struct model_run *r, int64_t l, enum product which, cons
            && lora_bwd(r->m, l, which, &r->lora, grad->at, dx, dy, x, r->n_tok, err);
 }
 
-/* The gradient by a->qkv_in in r->dqkv, from that by what the norms gave. */
-static bool qk_norm_wide_bwd(struct model_run *r, const struct acts *a, int64_t l, const struct grad_place *grad, struct error *err)
-{
-    struct model *m = r->m;
-    int64_t ld = (m->c.n_head + 2 * m->c.n_kv_head) * m->c.d_head;
-    size_t e = dtype_size(m->dtype);
-    float *rstd[] = { a->rstd_q, a->rstd_k };
-    struct wide_norm norm[2];
-    wide_norms(m, l, norm);
-    for (int k = 0; k < 2; k++) {
-        char *part = (char *)r->dqkv + (size_t)norm[k].first * e;
-        if (!OP(m->dev, err, rmsnorm_bwd, .dx = part, .dw = place_or_null(m, grad, norm[k].w), .dy = part,
-                .x = (char *)a->qkv_in + (size_t)norm[k].first * e, .w = model_at(m, norm[k].w), .rstd = rstd[k], .n = r->n_tok,
-                .d = norm[k].d, .ld = ld, .form = m->c.norm_form, .dtype = m->dtype))
-            return false;
-    }
-    return true;
-}
-
 /* The gradient by what a half block gave, of dres, that by the stream: through the norm after it, in r->dh, or dres itself. */
 static bool half_bwd(struct model_run *r, const void *half, int64_t post, const float *rstd, const struct grad_place *grad,
                      const void **out, struct error *err)
@@ -335,39 +310,18 @@ out:
     return ok;
 }
 
-/* Rotation and the norms of each head: dqkv becomes the gradient by a->qkv_in. */
-static bool rotation_bwd(struct model_run *r, const struct acts *a, int64_t l, const struct grad_place *grad, struct error *err)
-{
-    struct model *m = r->m;
-    const struct layer_at *at = &m->at[l];
-    struct rotation turn = rotation_of(r, l, r->pos);
-    bool head_norms = m->c.qk_norm && !m->c.qk_norm_wide;
-    int parts = norm_parts(m);
-    int64_t hd = m->c.d_head;
-    float *dq = head_norms ? place_or_null(m, grad, at->q_norm) : NULL, *dk = head_norms ? place_or_null(m, grad, at->k_norm) : NULL;
-    if (parts && !OP(m->dev, err, mem_fill, .y = r->dnorm, .size_bytes = (size_t)(2 * parts * hd) * sizeof *r->dnorm))
-        return false;
-    return OP(m->dev, err, rope_bwd, .dqkv = r->dqkv, .qkv = a->qkv_in, .cos = turn.cos, .sin = turn.sin, .pos = turn.pos,
-              .q_norm = head_norms ? model_at(m, at->q_norm) : NULL, .k_norm = head_norms ? model_at(m, at->k_norm) : NULL,
-              .dq_norm = parts ? r->dnorm : dq, .dk_norm = parts ? r->dnorm + parts * hd : dk, .n = r->n_tok, .n_pos = turn.n_pos,
-              .heads = model_heads(m), .parts = parts, .rot = (int)rope_dims(&m->c.rope, hd), .eps = (float)m->c.rms_eps,
-              .form = m->c.norm_form, .dtype = m->dtype)
-           && (!parts || norm_sum(r, dq, dk, err));
-}
-
 /* First half: dres is the gradient by res2 and becomes the gradient by res1. */
-static bool attn_half_bwd(struct model_run *r, const struct acts *a, int64_t l, const struct grad_place *grad, struct error *err)
+static bool mix_half_bwd(struct model_run *r, const struct acts *a, int64_t l, const struct grad_place *grad, struct error *err)
 {
     bool ok = false;
-    struct model *m = r->m;
-    const struct layer_at *at = &m->at[l];
-    const void *dy;
+    const struct mix_kind *mix = mix_of(&r->m->c, l);
+    const struct layer_at *at = &r->m->at[l];
+    const void *dy, *mixed;
     TRY(half_bwd(r, a->half1, at->post1, a->rstd_post1, grad, &dy, err));
-    TRY(product_bwd(r, l, PRODUCT_O, grad, r->dao, dy, a->ao, false, err));
-    TRY(attn_packed_bwd(r, a, l, err));
-    TRY(rotation_bwd(r, a, l, grad, err));
-    TRY(!m->c.qk_norm_wide || qk_norm_wide_bwd(r, a, l, grad, err));
-    TRY(half_input_bwd(r, a, l, PRODUCT_QKV, at->ln1, a->res1, a->h1, a->rstd1, r->dqkv, grad, err));
+    TRY(mix->again(r, a, l, &mixed, err));
+    TRY(product_bwd(r, l, PRODUCT_O, grad, r->dao, dy, mixed, false, err));
+    TRY(mix->bwd(r, a, l, grad, &dy, err));
+    TRY(half_input_bwd(r, a, l, PRODUCT_QKV, at->ln1, a->res1, a->h1, a->rstd1, dy, grad, err));
     ok = true;
 out:
     return ok;
@@ -441,7 +395,7 @@ bool layers_bwd(struct model_run *r, const struct model_grad *grad, struct error
         TRY((m->own.head && l == m->c.n_layer - 1)
             || (place_begin(m, grad, piece_of_layer(m, l), &to, err) && layer_clear(m, &to, l, err)));
         TRY(mlp_bwd(r, &r->layer[l], l, &to, err));
-        TRY(attn_half_bwd(r, &r->layer[l], l, &to, err));
+        TRY(mix_half_bwd(r, &r->layer[l], l, &to, err));
         TRY(l < m->own.first + 2 || model_ahead(m, (int)l - 1, err));
         TRY(place_end(grad, &to, err) && run_idle(r, err));
     }

@@ -69,8 +69,9 @@ bool model_prefill(struct model_run *r, const struct model_batch *b, struct kv_p
 static bool can_be_few(const struct model_run *r, const struct model_batch *b)
 {
     const struct model_config *c = &r->m->c;
-    int64_t q = c->n_head * c->d_head;
-    return !r->form->spread && b->n_seq * (q + c->d_model) <= b->n_tok * (q + 2 * c->n_kv_head * c->d_head);
+    bool delta = config_is_delta(c, c->n_layer - 1);
+    int64_t room = delta ? delta_channels(c->delta.heads) : (c->n_head + 2 * c->n_kv_head) * c->d_head;
+    return !r->form->spread && b->n_seq * (config_mix_width(c, delta) + c->d_model) <= b->n_tok * room;
 }
 
 bool model_prefill_after(struct model_run *r, const struct model_batch *b, const int32_t *start, int32_t *scratch, struct kv_pool *kv,
@@ -81,7 +82,12 @@ bool model_prefill_after(struct model_run *r, const struct model_batch *b, const
     int64_t per = m->dev->kv_page_tok;
     struct decode_batch past = { .max_page = max_page };
     struct pass p = { .n = b->n_tok, .token = r->token, .pos = r->pos, .kv = kv, .slot = r->slot, .past = start ? &past : NULL };
+    BUG_IF(config_has_states(&m->c) && !b->state, "a prefill of a model with states, without any");
     TRY(run_batch_put(r, b, err));
+    if (config_has_states(&m->c)) {
+        TRY(mem_copy(m->dev, r->state, b->state, (size_t)b->n_seq * 4, COPY_H2D, err));
+        p.state = r->state;
+    }
     TRY(!start || past_upload(r, b, start, scratch, page, &past, &p.max_q, err));
     for (int64_t s = 0; s < b->n_seq; s++) {
         int64_t from = start ? start[s] : 0, len = from + b->cu_tok[s + 1] - b->cu_tok[s];

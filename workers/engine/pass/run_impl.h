@@ -3,6 +3,7 @@
  *
  * Pointers are device memory unless a comment says host; n is a number of rows. */
 #pragma once
+#include "workers/engine/model/model_impl.h"
 #include "workers/engine/pass/lora_product.h"
 #include "workers/engine/pass/pass.h"
 
@@ -16,6 +17,11 @@ struct grad_place {
 static inline float *place_of(const struct grad_place *p, int64_t at)
 {
     return p->at + (at - p->first);
+}
+/* Where the gradient of a norm or a bias goes; NULL where the model has no such part, or it is frozen. */
+static inline float *place_or_null(const struct model *m, const struct grad_place *p, int64_t at)
+{
+    return at == AT_NONE || m->lora ? NULL : place_of(p, at);
 }
 /* Where the gradient of the head's weight goes, from one chunk of rows to the next. */
 struct head_grad {
@@ -37,10 +43,11 @@ struct routes {
 struct acts {
     void *res1;      // (max_tok, d) residual stream before the block
     float *rstd1;    // (max_tok) of its norm
-    // (max_tok, qkv) before q/k norm and RoPE; the same memory as qkv if not needed
+    // (max_tok, qkv) before q/k norm and RoPE; the same memory as qkv if not needed. A gated delta net has (max_tok, delta_columns)
     void *qkv_in;
-    void *qkv;           // (max_tok, qkv)
-    void *ao;            // (max_tok, q) attention output
+    void *qkv;           // (max_tok, qkv); of a gated delta net (max_tok, delta_channels), what the convolution gave
+    void *ao;            // (max_tok, q) attention output; of a gated delta net, of the recurrence
+    void *gate;          // (max_tok, q) gates of heads; NULL: there are none
     float *lse;          // (max_tok, n_head)
     void *res2;          // (max_tok, d) residual stream between the two halves
     float *rstd2;        // (max_tok) of its norm
@@ -102,10 +109,15 @@ struct model_run {
     // With lim.shares: (max_tok, qkv) or (max_tok, q) of seen rows; in the memory of act and dact
     // if they fit.
     void *seen_qkv, *seen_ao, *seen_dqkv, *seen_dao;
-    struct acts *layer;         // (n_layer) host array
-    void *h;                    // (max_tok, d)
-    void *out;                  // (max_tok, d) what is added to the residual stream next
-    void *act;                  // (max_tok, ff)
+    struct acts *layer;    // (n_layer) host array
+    void *h;               // (max_tok, d)
+    void *out;             // (max_tok, d) what is added to the residual stream next
+    void *act;             // (max_tok, ff)
+    // In a model with gates: (max_tok, 2 q + 2 kv) heads and gates as the product gives them, the gradient by them; (max_tok, q or
+    // n_v d_v) what the first half's last product takes; (max_tok, q) the gradient by gates, (max_tok, delta_channels) by a
+    // convolution's output. state (max_seq): the slots of sequences.
+    void *both, *dboth, *mixed, *dgate, *dconv;
+    int32_t *state;
     void *resf, *hf;            // (max_tok, d) last residual stream and its norm
     float *rstdf;               // (max_tok) of that norm
     void *dres;                 // (max_tok, d) gradient by the residual stream
@@ -166,6 +178,8 @@ struct pass {
     const int32_t *token, *pos;    // (n) device
     struct kv_pool *kv;            // keys and values are written here at slot; NULL: nowhere
     const int32_t *slot;
+    // (sequences) device: slots of their states; NULL: they begin with none and leave none
+    const int32_t *state;
     // attention over pages; NULL: over the packed sequences r->seq
     const struct decode_batch *decode;
     // Attention over pages too, with the queries of r->seq. Only kv_len, page and their sizes are
@@ -276,6 +290,10 @@ struct rotation rotation_of(const struct model_run *r, int64_t l, const int32_t 
 /* Fill the tables whose memory r has. */
 MUST_USE bool rope_tables(struct model_run *r, struct error *err);
 
+/* ---- run_attn.c */
+/* The window and the cap of scores of layer l's attention. */
+struct attn_bounds bounds_of(const struct model *m, int64_t l);
+
 /* ---- run_blocks.c */
 /* eps of the norms that read the residual stream, and the factors of the embedding and of the last
  * norm's output. */
@@ -284,24 +302,10 @@ double embed_scale(const struct model *m);
 double head_scale(const struct model_config *c);
 /* Multiply n rows of the model's width. */
 MUST_USE bool rows_scale(struct model_run *r, void *x, int64_t n, double scale, struct error *err);
-/* The window and the cap of scores of layer l's attention. */
-struct attn_bounds bounds_of(const struct model *m, int64_t l);
 /* sum = x + add, the stream after an addition; add NULL: nothing is added. h gets its norm where
  * the family has one there. */
 MUST_USE bool stream_add(struct model_run *r, void *h, void *sum, const void *x, const void *add, int64_t ln, float *rstd, int64_t n,
                          struct error *err);
-/* The columns of a tensor of projections that a norm over all heads covers. */
-struct wide_norm {
-    int64_t first, d, w;    // columns, and the norm's place in the arena
-};
-/* Layer l's: the queries' norm, then the keys'. */
-void wide_norms(const struct model *m, int64_t l, struct wide_norm out[2]);
-/* A product of a layer: its matrix, its bias and its place in flat buffers. */
-struct linear {
-    struct weight *w;
-    int64_t at, bias_at, n_out, n_in;
-};
-struct linear linear_of(const struct model *m, int64_t l, enum product which);
 /* Run one block from a->res1, which is summed up. Leaves in r->out what is added to the residual
  * stream next. */
 MUST_USE bool block_fwd(struct model_run *r, const struct acts *a, int64_t l, const struct pass *p, struct error *err);
@@ -312,6 +316,25 @@ MUST_USE bool one_forward(struct model_run *r, const struct pass *p, struct erro
 MUST_USE bool one_embed(struct model_run *r, void *y, const struct pass *p, struct error *err);
 MUST_USE bool one_product(struct model_run *r, int64_t l, enum product which, const struct linear *w, void *y, const void *x,
                           const struct pass *p, bool for_norm, struct error *err);
+
+/* ---- kinds of the first half of a block: each is one table in a file of its own. A half begins and ends with a product; the table is
+ * about what is in between, where tokens see each other. */
+struct mix_kind {
+    // Where the first product's output goes.
+    void *(*into)(struct model_run *r, const struct acts *a);
+    // From there to *mixed, the rows that the last product takes. What the backward pass needs stays in a, keys, values and states
+    // where p says.
+    bool (*fwd)(struct model_run *r, const struct acts *a, int64_t l, const struct pass *p, const void **mixed, struct error *err);
+    // Those rows again, from what stays in a.
+    bool (*again)(struct model_run *r, const struct acts *a, int64_t l, const void **mixed, struct error *err);
+    // From r->dao, the gradient by those rows, to *dy, that by the first product's output; and the gradients of the weights in between.
+    bool (*bwd)(struct model_run *r, const struct acts *a, int64_t l, const struct grad_place *grad, const void **dy, struct error *err);
+};
+extern const struct mix_kind mix_attn, mix_gated, mix_delta;    // run_attn.c, with and without gates; run_delta.c
+static inline const struct mix_kind *mix_of(const struct model_config *c, int64_t l)
+{
+    return config_is_delta(c, l) ? &mix_delta : c->attn_gate ? &mix_gated : &mix_attn;
+}
 
 /* ---- run_experts.c */
 /* A layer's experts, from x (n, d) to y; and what the backward pass takes of it stays in a. */
@@ -325,10 +348,17 @@ MUST_USE bool experts_input_bwd(struct model_run *r, const struct acts *a, int64
                                 const void *x, struct error *err);
 
 /* ---- run_sums.c */
-/* Are backward sums of this product cut in parts? Otherwise the device adds in its own order. */
+/* A product of a layer: its matrix, its bias and its place in flat buffers. */
+struct linear {
+    struct weight *w;
+    int64_t at, bias_at, n_out, n_in;
+};
+struct linear linear_of(const struct model *m, int64_t l, enum product which);
+/* Are backward sums of this product cut in parts? Otherwise the device adds in its own order, as where a model has states: no team
+ * shares it. */
 static inline bool sums_in_parts(const struct model *m, enum product which)
 {
-    return m->parts > 1 && (which == PRODUCT_QKV || which == PRODUCT_GATE_UP);
+    return m->parts > 1 && ((which == PRODUCT_QKV && !config_has_states(&m->c)) || which == PRODUCT_GATE_UP);
 }
 int sums_own(const struct model *m);    // parts that the model's device has
 /* dx (n, d) = the sum over the rows of a layer's product, or += with accumulate. */

@@ -1,4 +1,4 @@
-/* run_sums.c - backward sums in parts: dx = dy W where the rows of W are cut over a team
+/* run_sums.c - a layer's products, and their backward sums in parts: dx = dy W where the rows of W are cut over a team
  *
  * A model with parts S adds over the rows of qkv, of gate and up and of the head's weight as it does over columns of the other two: S
  * sums in fp32, each of one part's rows, then the tree (ops.h, tree_sum), rounded once. A part is an S-th of the queries' rows, then of the
@@ -7,6 +7,21 @@
  * heads share, is a sum over heads and is cut likewise, where parts are of whole heads. */
 #include "workers/engine/model/model_impl.h"
 #include "workers/engine/pass/run_impl.h"
+
+struct linear linear_of(const struct model *m, int64_t l, enum product which)
+{
+    const struct layer_at *at = &m->at[l];
+    const struct layer_w *w = model_layer(m, l);
+    int64_t d = m->c.d_model, in = config_in_width(&m->c, at->conv != AT_NONE), mix = config_mix_width(&m->c, at->conv != AT_NONE);
+    switch (which) {
+    case PRODUCT_QKV: return (struct linear){ w->qkv, at->qkv, at->qkv_bias, in, d };
+    case PRODUCT_O: return (struct linear){ w->o, at->o, at->o_bias, d, mix };
+    case PRODUCT_GATE_UP: return (struct linear){ w->gate_up, at->gate_up, at->gate_up_bias, 2 * m->c.d_ff, d };
+    case PRODUCT_DOWN: return (struct linear){ w->down, at->down, at->down_bias, d, m->c.d_ff };
+    case PRODUCT_N: break;
+    }
+    return (struct linear){ 0 };
+}
 
 int sums_own(const struct model *m)
 {

@@ -28,12 +28,16 @@ size_t memory_plan_host(const struct memory_plan *p)
 
 void memory_plan_text(const struct memory_plan *p, char *out, size_t size)
 {
-    snprintf(out, size,
-             "zero_stage=%d weights_gb=%.3f gradient_gb=%.3f optimizer_gb=%.3f optimizer_host_gb=%.3f sampler_gb=%.3f activations_gb=%.3f "
-             "keys_values_gb=%.3f by_turns=%s total_gb=%.3f",
-             p->zero_stage, (double)p->weights * 1e-9, (double)p->gradient * 1e-9, (double)p->state * 1e-9,
-             (double)memory_plan_host(p) * 1e-9, (double)p->sampler * 1e-9, (double)p->activation * 1e-9, (double)p->kv * 1e-9,
-             p->turns ? "yes" : "no", (double)p->total * 1e-9);
+    char states[64] = "";
+    if (p->states)
+        snprintf(states, sizeof states, "sequence_states_gb=%.3f ", (double)p->states * 1e-9);
+    snprintf(
+        out, size,
+        "zero_stage=%d weights_gb=%.3f gradient_gb=%.3f optimizer_gb=%.3f optimizer_host_gb=%.3f sampler_gb=%.3f %sactivations_gb=%.3f "
+        "keys_values_gb=%.3f by_turns=%s total_gb=%.3f",
+        p->zero_stage, (double)p->weights * 1e-9, (double)p->gradient * 1e-9, (double)p->state * 1e-9, (double)memory_plan_host(p) * 1e-9,
+        (double)p->sampler * 1e-9, states, (double)p->activation * 1e-9, (double)p->kv * 1e-9, p->turns ? "yes" : "no",
+        (double)p->total * 1e-9);
 }
 
 /* Keep more of the activations where that takes no room from anything else: neither keys and values nor state on the device. Other devices
@@ -69,6 +73,7 @@ bool memory_plan_in(struct memory_plan *p, const struct plan_ask *a, struct trai
     memory_plan_holdings(&holdings, a, s);
     *p = (struct memory_plan){ .weights = holdings_bytes(&holdings, 0),
                                .sampler = samples ? n_lane * generator_bytes(g) : 0,
+                               .states = samples ? n_lane * generator_state_bytes(g) : 0,
                                .reserve = cuda ? RESERVE_CUDA : 0,
                                .turns = !a->holder.ahead && samples && s && !trainer_is_cut(s) };
     p->zero_stage = s && s->n_rank > 1 ? s->zero_stage : 0;

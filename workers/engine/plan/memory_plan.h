@@ -23,7 +23,8 @@ struct memory_plan {
     size_t weights;                // all copies, as they are kept
     size_t gradient, state;        // state: masters and moments on the device, and the stage
     size_t host[SUM_PARTS_MAX];    // masters and moments in pinned host memory, of each of the trainer's devices
-    size_t sampler;                // scratch and logits, of all generators
+    size_t sampler;                // scratch and logits, of all generators,
+    size_t states;                 // and the states of sequences, which are part of it
     size_t activation, kv;         // what training and sampling work in; kv: the pools of all generators, of one size
     size_t region;                 // the larger of both when they take turns, else their sum
     size_t reserve;                // for scratch of operations, graphs and libraries; not part of the total

@@ -24,6 +24,7 @@
 #include <string.h>
 #include "kernels/ops.h"
 #include "protocol/base/clock.h"
+#include "protocol/base/log.h"
 #include "workers/engine/sampler/generator_parts.h"
 #include "workers/engine/pass/pass.h"
 
@@ -64,7 +65,7 @@ static void entry_free(struct entry *e)
  * size. */
 size_t generator_step_pieces(struct generator *g)
 {
-    int32_t **piece[] = { &g->token, &g->pos, &g->slot, &g->kv_len, &g->from, &g->copy_dst, &g->copy_src };
+    int32_t **piece[] = { &g->token, &g->pos, &g->slot, &g->kv_len, &g->state, &g->from, &g->copy_dst, &g->copy_src };
     size_t n = ((size_t)g->max_row + 15) / 16 * 16;    // pieces start at cache lines
     size_t ints = n * sizeof(int32_t);
     char *at = g->step.host;
@@ -99,13 +100,16 @@ static bool rows_new(struct generator *g, struct error *err)
     g->prefill_cu = calloc(PREFILL_SEQ_MAX + 1, sizeof *g->prefill_cu);
     g->prefill_table = calloc((size_t)PREFILL_SEQ_MAX * (size_t)g->max_page, sizeof *g->prefill_table);
     g->prefill_start = calloc(PREFILL_SEQ_MAX, sizeof *g->prefill_start);
+    g->prefill_state = calloc(PREFILL_SEQ_MAX, sizeof *g->prefill_state);
+    g->state_dst = calloc(2 * n, sizeof *g->state_dst);
+    g->state_src = g->state_dst ? g->state_dst + n : NULL;
     g->finished_cap = g->config.max_item;
     g->finished = calloc((size_t)g->finished_cap, sizeof(struct group *));
     g->page_of = calloc(n * (size_t)g->max_page, sizeof *g->page_of);
     g->flight[0].now = calloc(n, sizeof *g->flight[0].now);
     g->flight[1].now = calloc(n, sizeof *g->flight[1].now);
-    bool ok = g->row && g->prefill_token && g->prefill_cu && g->prefill_table && g->prefill_start && g->finished && g->page_of
-              && g->flight[0].now && g->flight[1].now;
+    bool ok = g->row && g->prefill_token && g->prefill_cu && g->prefill_table && g->prefill_start && g->prefill_state && g->state_dst
+              && g->finished && g->page_of && g->flight[0].now && g->flight[1].now;
     for (size_t i = 0; ok && i < n; i++) {
         g->row[i].token = malloc(len * sizeof(int32_t));
         g->row[i].logp = malloc(len * sizeof(float));
@@ -128,7 +132,7 @@ static int64_t max_seq_of(const struct device *dev, int64_t wanted)
 static int64_t max_row_of(const struct generator_config *c)
 {
     int64_t n_seq = max_seq_of(model_device(c->model), c->max_seq);
-    return c->speculate == SPECULATE_NEVER ? n_seq : MAX(n_seq, DRAFT_ROWS);
+    return c->speculate == SPECULATE_NEVER || config_has_states(model_config(c->model)) ? n_seq : MAX(n_seq, DRAFT_ROWS);
 }
 
 /* Prompt tokens of one prefill. A CPU's caches hold the activations of a few hundred (0.6 M parameters on an EPYC
@@ -165,12 +169,23 @@ static struct run_limits run_limits_of(const struct generator_config *c)
                                 .lora_rank = c->lora_rank };
 }
 
+/* Slots of states, where the model has some: one for each sample, and one for a prompt that waits for further samples. */
+static int64_t states_of(const struct generator_config *c)
+{
+    return kv_pool_state_bytes(c->model) > 0 ? max_seq_of(model_device(c->model), c->max_seq) + 1 : 0;
+}
+
+size_t generator_state_bytes(const struct generator_config *config)
+{
+    return (size_t)states_of(config) * kv_pool_state_bytes(config->model);
+}
+
 size_t generator_bytes(const struct generator_config *config)
 {
     struct run_limits limits = run_limits_of(config);
     int64_t n_seq = max_row_of(config);
     size_t line = (size_t)model_config(config->model)->vocab * sizeof(float);
-    return model_run_bytes(config->model, &limits) + (size_t)(n_seq + PREFILL_SEQ_MAX + 1) * line;
+    return model_run_bytes(config->model, &limits) + (size_t)(n_seq + PREFILL_SEQ_MAX + 1) * line + generator_state_bytes(config);
 }
 
 size_t generator_kv_bytes(const struct model *m, int64_t max_seq, int64_t max_seq_tok)
@@ -179,6 +194,22 @@ size_t generator_kv_bytes(const struct model *m, int64_t max_seq, int64_t max_se
     int64_t max_page = (max_seq_tok + dev->kv_page_tok - 1) / dev->kv_page_tok;
     // one more, for the partly filled page that a prompt keeps for its next sample
     return (size_t)(max_seq_of(dev, max_seq) * max_page + 1) * kv_pool_page_bytes(m);
+}
+
+/* Slots of states. Guesses at next tokens and pages of earlier prompts are not used then: a state cannot be taken back by a token, and
+ * a page does not say what the state after it was. */
+static bool states_init(struct generator *g, struct error *err)
+{
+    int64_t n = states_of(&g->config);
+    if (n == 0)
+        return true;
+    if (g->config.speculate == SPECULATE_ALWAYS)
+        log_warn("'speculate' has no effect on this model: the state of its linear attention cannot be taken back when a guess is wrong");
+    if (g->config.prefix_cache)
+        log_info("prompts are run from their beginning: pages of earlier ones do not hold the states of this model's linear attention");
+    g->config.speculate = SPECULATE_NEVER;
+    g->config.prefix_cache = false;
+    return pagedkv_init(&g->states, n, 1, err) && kv_pool_states(g->kv, n, err);
 }
 
 static bool cache_init(struct generator *g, struct error *err)
@@ -234,8 +265,9 @@ struct generator *generator_new(const struct generator_config *config, struct er
         goto out;
     }
     TRY(pagedkv_init(&g->pages, n_page, page_tok, err));
-    TRY(!config->prefix_cache || cache_init(g, err));
     TRY((g->kv = kv_pool_new(config->model, n_page, config->kv_mem, err)) != NULL);
+    TRY(states_init(g, err));
+    TRY(!g->config.prefix_cache || cache_init(g, err));
     struct run_limits limits = run_limits_of(config);
     TRY((g->run = model_run_new(config->model, &limits, err)) != NULL);
     TRY(rows_new(g, err));
@@ -297,6 +329,8 @@ void generator_free(struct generator *g)
         mem_free(g->dev, g->prefill_past);
     free(g->cache_token);
     free(g->prefill_start);
+    free(g->prefill_state);
+    free(g->state_dst);
     free(g->read_target);
     free(g->read_logp);
     free(g->read_temperature);
@@ -319,6 +353,7 @@ void generator_free(struct generator *g)
     kv_pool_free(g->kv);
     prefix_cache_release(&g->cache);
     pagedkv_release(&g->pages);
+    pagedkv_release(&g->states);
     free(g);
 }
 
@@ -390,8 +425,10 @@ bool generator_submit(struct generator *g, const struct generator_item *item, st
 /* Free the prompt's pages when no further sample starts from them. */
 void entry_pages_drop(struct generator *g, struct entry *e)
 {
-    if (e->held)
+    if (e->held) {
         pagedkv_drop(&g->pages, e->page, e->n_page);
+        state_drop(g, e->state);
+    }
     e->held = false;
 }
 

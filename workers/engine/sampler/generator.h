@@ -107,6 +107,8 @@ void generator_free(struct generator *g);    // with all items still inside; NUL
 MUST_USE bool generator_submit(struct generator *g, const struct generator_item *item, struct error *err);
 /* Device memory that generator_new takes in addition to the pool. */
 size_t generator_bytes(const struct generator_config *config);
+/* The part of it that holds states of sequences; 0: the model has none. */
+size_t generator_state_bytes(const struct generator_config *config);
 /* Bytes of a pool large enough that max_seq samples of max_seq_tok never wait. */
 size_t generator_kv_bytes(const struct model *m, int64_t max_seq, int64_t max_seq_tok);
 /* One round: admit what fits, run waiting prompts in a few prefills of up to prefill_tok tokens, decode one token for every running

@@ -33,6 +33,20 @@ void row_remember(struct generator *g, int64_t i)
     prefix_cache_add(&g->cache, e->spec.cache_salt, g->cache_token, (int64_t)(n_prompt + n_own), row_table(g, i));
 }
 
+/* ---- states ---- */
+int32_t state_take(struct generator *g)
+{
+    int32_t state = 0;
+    BUG_IF(g->states.n_page > 0 && !pagedkv_take(&g->states, &state, 1), "no slot for a state among %" PRId64, g->states.n_page);
+    return state;
+}
+
+void state_drop(struct generator *g, int32_t state)
+{
+    if (g->states.n_page > 0)
+        pagedkv_drop(&g->states, &state, 1);
+}
+
 /* ---- what is expected ---- */
 void lengths_note(struct generator *g, int64_t n_tok, bool has_ended)
 {

@@ -40,6 +40,7 @@ struct entry {
     int64_t n_page, n_full;    // pages of the prompt; the full ones of them
     int64_t n_cached;          // tokens of the prompt that were in the cache
     int64_t epoch;             // the generator's epoch when its prompt was run
+    int32_t state;             // slot of the state at the prompt's end, while held is true and the model has states
     bool held;
 };
 struct row {
@@ -50,6 +51,7 @@ struct row {
     float *logp;         // (max_seq_tok)
     float *entropy;      // (max_seq_tok) 0 unless the generator keeps it
     int32_t *newer;      // (max_seq_tok) as in struct group
+    int32_t state;       // slot of its state, where the model has states
     int64_t n_page;      // in its row of the table; it takes the next when it gets there
     int32_t n_ahead;     // tokens drawn for it in flights: 0 or 1
     int32_t place[2];    // its place in each flight; -1: none
@@ -103,6 +105,7 @@ struct generator {
     struct model_run *run;
     struct kv_pool *kv;
     struct pagedkv pages;
+    struct pagedkv states;            // slots of states, a page each; n_page 0: the model has none
     struct prefix_cache cache;        // entry NULL: no cache
     int64_t epoch;                    // how often the weights have changed
     int32_t *cache_token;             // (max_seq_tok) host: a sequence on its way into the cache
@@ -128,7 +131,8 @@ struct generator {
     struct flight flight[2];
     int last_flight;                         // the one launched last
     struct mirror step;                      // a step's inputs for the device; the pieces below point into its host side
-    int32_t *token, *pos, *slot, *kv_len;    // (max_row) as in struct decode_batch
+    int32_t *token, *pos, *slot, *kv_len;    // (max_row) as in struct decode_batch, and
+    int32_t *state;                          // likewise
     int32_t *from;                           // (max_row) the row of prefill_logits a new sample starts from, or the place in the
                                              // last flight a row's token comes from
     int32_t *copy_dst, *copy_src;            // (max_row) pages to copy before the step
@@ -136,6 +140,9 @@ struct generator {
     struct mirror ban;                       // (max_row, SAMPLE_BAN_MAX) ids that a row must not draw
     bool any_ban;                            // a row of this step has some, so it is to be sent
     int64_t n_copy;
+    int32_t *state_dst, *state_src;    // (max_seq) host: states to copy before the step
+    int64_t n_state_copy;
+    int32_t *prefill_state;    // (PREFILL_SEQ_MAX) host: the slot of each sequence of a prefill
     int32_t *page_of;          // (max_seq, max_page) each row's pages in order
     struct mirror table;       // (max_row, max_page) the same, as sent
     bool table_changed;        // since it was sent
@@ -173,7 +180,10 @@ void entry_pages_drop(struct generator *g, struct entry *e);    // the prompt's,
 /* Point the pieces of a step's message into its host side of now; one block, so that one copy carries it. Returns its size. */
 size_t generator_step_pieces(struct generator *g);
 
-/* ---- generator_pages.c: pages as samples use them ---- */
+/* ---- generator_pages.c: pages as samples use them, and slots of states ---- */
+/* Take a slot, of which there is one for each sample and one for a prompt that waits for further samples; 0 where there are none. */
+int32_t state_take(struct generator *g);
+void state_drop(struct generator *g, int32_t state);
 /* Are n pages free, perhaps after the cache has given some up? */
 bool room_make(struct generator *g, int64_t n);
 /* Keep the full pages of row i's sequence for later prompts. The newest token's keys are not there: it was drawn, not run. */

@@ -15,8 +15,9 @@ struct prefill {
 };
 
 /* ---- rows ---- */
-/* Add a row for a sample of e that has no tokens; its n_page pages are in the table already, and counted. */
-static struct row *row_add(struct generator *g, struct entry *e, int32_t sample, int64_t n_page)
+/* Add a row for a sample of e that has no tokens; its n_page pages are in the table already, and counted. It takes the slot of its
+ * state. */
+static struct row *row_add(struct generator *g, struct entry *e, int32_t sample, int64_t n_page, int32_t state)
 {
     struct row *r = &g->row[g->n_run++];
     r->entry = e;
@@ -25,6 +26,7 @@ static struct row *row_add(struct generator *g, struct entry *e, int32_t sample,
     r->n_ahead = 0;
     r->place[0] = r->place[1] = -1;
     r->n_page = n_page;
+    r->state = state;
     g->n_promised += sample_promise(g, &e->spec, n_page);
     g->table_changed = true;
     return r;
@@ -34,6 +36,17 @@ static struct row *row_add(struct generator *g, struct entry *e, int32_t sample,
 static int64_t tails_copied(const struct generator *g, const struct entry *e, int64_t n_sample)
 {
     return e->spec.n_prompt % g->pages.page_tok != 0 ? MIN(n_sample, (int64_t)e->spec.n_sample - 1 - e->n_admitted) : 0;
+}
+
+/* The slot of e's next sample: a copy of the prompt's, which is noted for rows_start, or for the last sample that one itself. */
+static int32_t row_state(struct generator *g, struct entry *e, bool last)
+{
+    if (last || g->states.n_page == 0)
+        return e->state;
+    int32_t own = state_take(g);
+    g->state_dst[g->n_state_copy] = own;
+    g->state_src[g->n_state_copy++] = e->state;
+    return own;
 }
 
 /* Admit e's next sample as the last row, with the pages of its prompt; false when there is no room. A page to be copied from the prompt
@@ -52,9 +65,11 @@ static bool row_admit(struct generator *g, struct entry *e)
         g->copy_dst[g->n_copy] = table[n_shared];
         g->copy_src[g->n_copy++] = e->page[n_shared];
     }
-    row_add(g, e, e->n_admitted++, e->n_page);
-    if (last)
-        entry_pages_drop(g, e);
+    row_add(g, e, e->n_admitted++, e->n_page, row_state(g, e, last));
+    if (last) {
+        pagedkv_drop(&g->pages, e->page, e->n_page);    // its state has a new owner
+        e->held = false;
+    }
     return true;
 }
 
@@ -62,8 +77,8 @@ static bool row_admit(struct generator *g, struct entry *e)
  * starts from. Copies the prompt pages they need. */
 static bool rows_start(struct generator *g, int64_t row0, const float *table, int64_t n_table, int64_t version, struct error *err)
 {
-    int64_t n = g->n_run - row0, n_copy = g->n_copy;
-    g->n_copy = 0;
+    int64_t n = g->n_run - row0, n_copy = g->n_copy, n_state = g->n_state_copy;
+    g->n_copy = g->n_state_copy = 0;
     if (n == 0)
         return true;
     for (int64_t i = 0; i < n; i++)
@@ -72,6 +87,8 @@ static bool rows_start(struct generator *g, int64_t row0, const float *table, in
         return false;
     if (n_copy && !kv_pool_copy(g->kv, mirror_dev(&g->step, g->copy_dst), mirror_dev(&g->step, g->copy_src), n_copy, err))
         return false;
+    if (n_state && !kv_pool_states_copy(g->kv, g->state_dst, g->state_src, n_state, err))
+        return false;
     return OP(g->dev, err, rows_gather, .y = g->logits, .table = table, .row = mirror_dev(&g->step, g->from), .n = n, .n_row = n_table,
               .d = g->vocab, .dtype = DT_F32)
            && sample_run(g, g->logits, n, err) && flight_start(g, row0, n, version, err) && flights_collect(g, err);
@@ -79,15 +96,16 @@ static bool rows_start(struct generator *g, int64_t row0, const float *table, in
 
 /* ---- prompts ---- */
 /* Add the sequence of an item's prompt and n_own tokens of a sample to p; n_page pages are there for it, and the first n_known tokens have
- * their keys and values in them. */
+ * their keys and values in them. state: the slot for its state. */
 static void prefill_add(struct generator *g, struct prefill *p, const struct generator_item *spec, const int32_t *own, int64_t n_own,
-                        int64_t n_known, const int32_t *page, int64_t n_page)
+                        int64_t n_known, const int32_t *page, int64_t n_page, int32_t state)
 {
     int32_t *to = g->prefill_token + p->n_tok;
     for (int64_t i = n_known; i < spec->n_prompt + n_own; i++)
         *to++ = i < spec->n_prompt ? spec->prompt[i] : own[i - spec->n_prompt];
     memcpy(g->prefill_table + p->n * g->max_page, page, (size_t)n_page * sizeof *page);
     g->prefill_cu[p->n] = (int32_t)p->n_tok;
+    g->prefill_state[p->n] = state;
     g->prefill_start[p->n++] = (int32_t)n_known;
     p->n_tok = to - g->prefill_token;
     int64_t n_all = spec->n_prompt + n_own;
@@ -101,7 +119,9 @@ static void prefill_add(struct generator *g, struct prefill *p, const struct gen
 static bool prefill_run(struct generator *g, const struct prefill *p, struct error *err)
 {
     g->prefill_cu[p->n] = (int32_t)p->n_tok;
-    struct model_batch batch = { .n_seq = p->n, .n_tok = p->n_tok, .token = g->prefill_token, .cu_tok = g->prefill_cu };
+    struct model_batch batch = {
+        .n_seq = p->n, .n_tok = p->n_tok, .token = g->prefill_token, .cu_tok = g->prefill_cu, .state = g->prefill_state
+    };
     return model_prefill_after(g->run, &batch, p->any_known ? g->prefill_start : NULL, g->prefill_past, g->kv, g->prefill_table,
                                g->max_page, g->prefill_logits, !p->any_watched, err);
 }
@@ -159,12 +179,13 @@ static void batch_collect(struct generator *g, struct prefill *p, int64_t now)
             break;
         }
         e->held = pagedkv_take(&g->pages, e->page + n_hit, e->n_page - n_hit);
+        e->state = state_take(g);
         entry_start(g, e, n_hit * page_tok, now);
         int64_t n_sample = MIN((int64_t)e->spec.n_sample - e->n_admitted, g->config.max_seq - n_row);
         n_row += n_sample;
         promised += tails_copied(g, e, n_sample) + n_sample * sample_promise(g, &e->spec, e->n_page);
         g->batch[p->n] = e;
-        prefill_add(g, p, &e->spec, NULL, 0, n_hit * page_tok, e->page, e->n_page);
+        prefill_add(g, p, &e->spec, NULL, 0, n_hit * page_tok, e->page, e->n_page, e->state);
     }
 }
 
@@ -241,11 +262,14 @@ static const int32_t *prompt_pages(const struct generator *g, const struct entry
     return NULL;
 }
 
-/* Find what is known of a sequence that continues e's prompt by own: its pages into table, each held once more. Returns how many. */
+/* Find what is known of a sequence that continues e's prompt by own: its pages into table, each held once more. Returns how many. With
+ * states nothing is: pages alone do not say what the state after them was. */
 static int64_t known_pages(struct generator *g, const struct entry *e, const struct ended *own, int64_t n_row, int32_t *table)
 {
     int64_t n_tok = e->spec.n_prompt + own->n_tok - 1;    // at least one token is run: its logits are needed
     const int32_t *page = prompt_pages(g, e, n_row);
+    if (g->states.n_page > 0)
+        return 0;
     if (!page && g->cache.entry) {
         memcpy(g->cache_token, e->spec.prompt, (size_t)e->spec.n_prompt * sizeof(int32_t));
         memcpy(g->cache_token + e->spec.n_prompt, own->token, (size_t)own->n_tok * sizeof(int32_t));
@@ -278,8 +302,8 @@ static bool row_resume(struct generator *g, struct entry *e, int32_t sample, int
         return false;
     }
     BUG_IF(!pagedkv_take(&g->pages, table + n_known, n_page - n_known), "no room for %" PRId64 " pages of a sample", n_page - n_known);
-    prefill_add(g, p, &e->spec, d->token, d->n_tok, known_tok, table, n_page);
-    struct row *r = row_add(g, e, sample, n_page);
+    struct row *r = row_add(g, e, sample, n_page, state_take(g));
+    prefill_add(g, p, &e->spec, d->token, d->n_tok, known_tok, table, n_page, r->state);
     r->n_tok = d->n_tok;
     memcpy(r->token, d->token, (size_t)d->n_tok * sizeof *r->token);
     memcpy(r->logp, d->logp, (size_t)d->n_tok * sizeof *r->logp);
@@ -326,7 +350,7 @@ static bool start_possible(const struct generator *g)
     int64_t n_page = pagedkv_pages(&g->pages, e->spec.n_prompt), n_take = n_page;
     if (is_back) {
         n_page = pagedkv_pages(&g->pages, e->spec.n_prompt + e->ended[sample].n_tok);
-        n_take = n_page - (prompt_pages(g, e, g->n_run) ? e->n_full : 0);
+        n_take = n_page - (prompt_pages(g, e, g->n_run) && g->states.n_page == 0 ? e->n_full : 0);
     } else if (e->held) {
         n_take = 0;
     }

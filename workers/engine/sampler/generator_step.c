@@ -22,6 +22,7 @@ static void row_moved(struct generator *g, int64_t i, int32_t now)
 void row_remove(struct generator *g, int64_t i)
 {
     pagedkv_drop(&g->pages, row_table(g, i), g->row[i].n_page);
+    state_drop(g, g->row[i].state);
     int64_t last = --g->n_run;
     row_moved(g, i, -1);
     if (i == last)
@@ -278,7 +279,7 @@ void rows_blank(struct generator *g, int64_t n, int64_t n_row)
 {
     for (int64_t i = n; i < n_row; i++) {
         g->token[i] = g->pos[i] = g->kv_len[i] = g->from[i] = 0;
-        g->slot[i] = -1;
+        g->slot[i] = g->state[i] = -1;
         g->sample[i] = (struct sample_row){ 0 };
     }
 }
@@ -300,6 +301,7 @@ struct decode_batch step_batch(const struct generator *g, int64_t n_row, int64_t
         .slot = mirror_dev(&g->step, g->slot),
         .kv_len = mirror_dev(&g->step, g->kv_len),
         .page = g->table.dev,
+        .state = g->states.n_page > 0 ? mirror_dev(&g->step, g->state) : NULL,
         .max_page = g->max_page,
         .max_kv = g->dev->can_capture ? 0 : max_kv,
     };
@@ -320,6 +322,7 @@ static bool row_fill(struct generator *g, int64_t i)
     g->pos[i] = (int32_t)pos;
     g->slot[i] = (int32_t)(row_table(g, i)[pos / page_tok] * page_tok + pos % page_tok);
     g->kv_len[i] = (int32_t)pos + 1;
+    g->state[i] = r->state;
     sample_fill(g, i, r, 0);
     return true;
 }

@@ -9,7 +9,13 @@
 #include "workers/engine/pass/pass.h"
 
 /* ---- life */
-static void limits_make(struct run_limits *l, const struct trainer_settings *s)
+/* Are prompts computed once for several samples? Where layers keep a state each sequence is computed by itself. */
+static bool prompts_shared(const struct model *m, const struct trainer_settings *s)
+{
+    return s->share_prompts && !config_has_states(model_config(m));
+}
+
+static void limits_make(struct run_limits *l, const struct model *m, const struct trainer_settings *s)
 {
     *l = (struct run_limits){ .max_tok = s->token_budget_max,
                               .max_seq = s->token_budget_max,
@@ -17,7 +23,7 @@ static void limits_make(struct run_limits *l, const struct trainer_settings *s)
                               .train = true,
                               .recompute_block = s->recompute_block,
                               .keep_more = s->keep_more && !s->recompute_block,
-                              .shares = s->share_prompts,
+                              .shares = prompts_shared(m, s),
                               .by_piece = s->n_rank > 1 && s->grad_group <= 1,
                               .mem = s->scratch };
 }
@@ -58,7 +64,7 @@ static void memory_of_team(const struct model *m, const struct trainer_settings 
 {
     struct error ignored;
     struct run_limits l;
-    limits_make(&l, s);
+    limits_make(&l, m, s);
     struct model *cut = model_sliced_shape(m, s->n_team, &ignored);
     if (cut)
         memory_of_slice(m, cut, s, q, model_run_bytes(cut, &l), out);
@@ -70,7 +76,7 @@ static void memory_of_stages(const struct model *m, const struct trainer_setting
     struct error ignored;
     struct run_limits l;
     int n_team = MAX(s->n_team, 1);
-    limits_make(&l, s);
+    limits_make(&l, m, s);
     struct model *stage = model_stage_shape(m, s->n_stage, q / n_team, n_team, &ignored);
     if (stage)
         memory_of_slice(m, stage, s, q, model_stage_run_bytes(stage, &l), out);
@@ -89,7 +95,7 @@ void trainer_memory_of_device(const struct model *m, const struct trainer_settin
         memory_of_team(m, s, q, out);
         return;
     }
-    limits_make(&l, s);
+    limits_make(&l, m, s);
     *out = (struct trainer_memory){ .weight = trainer_weight_bytes(m, s),
                                     .activation = model_run_bytes(m, &l),
                                     .gradient = trainer_grad_bytes(m, s) };
@@ -143,7 +149,7 @@ struct trainer *trainer_new(struct model *model, struct model *ref, const struct
     for (int64_t i = 0; s->optimizer == OPTIMIZER_ADAFACTOR && i < model_n_tensor(model); i++)
         if (model_tensor(model, i)->n_dim > 2) {
             error_set(err, ERR_UNSUPPORTED,
-                      "adafactor has no moments for '%s', which holds all experts in one tensor; take adamw or adamw_8bit",
+                      "adafactor has no moments for '%s', which is neither a vector nor a matrix; take adamw or adamw_8bit",
                       model_tensor(model, i)->name);
             return NULL;
         }
@@ -155,6 +161,7 @@ struct trainer *trainer_new(struct model *model, struct model *ref, const struct
     t->m = model;
     t->ref = ref;
     t->set = *s;
+    t->set.share_prompts = prompts_shared(model, s);
     t->form = state_form_of(model);
     t->dev = model_device(model);
     t->n_flat = model_n_flat(model);
@@ -162,7 +169,7 @@ struct trainer *trainer_new(struct model *model, struct model *ref, const struct
     t->own_master = model_dtype(model) != DT_F32;
     struct run_limits limits;
     const struct model_config *c = model_config(model);
-    limits_make(&limits, s);
+    limits_make(&limits, model, s);
     if (c->experts.n && !(t->load = calloc((size_t)(c->n_layer * c->experts.n), sizeof *t->load))) {
         error_set(err, ERR_NO_MEMORY, "no memory to count the rows of %" PRId64 " experts", c->experts.n);
         goto fail;

@@ -1,0 +1,182 @@
+/* hybrid_model_test.c - models whose layers are gated delta nets but for every fourth: their sizes, their config.json, their files, and
+ * what they are refused for
+ *
+ * Their numbers are compared with transformers' in model_golden_test.c, their bits in agreement_test.c, their samples in generator_test.c. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+#include <inttypes.h>
+#include "workers/engine/model/lora.h"
+#include "workers/engine/model/model.h"
+#include "workers/engine/model/stages.h"
+#include "workers/engine/model/team.h"
+#include "workers/engine/pass/pass.h"
+#include "workers/engine/sampler/generator.h"
+#include "workers/engine/trainer/trainer.h"
+
+static struct error err;
+
+static void parameters_and_states_are_counted(UNUSED void **state)
+{
+    /* published sizes of the text parts, and megabytes of a sequence's matrices: 24 or 48 layers of 32 or 48 heads of 64 KiB */
+    static const struct {
+        const char *name;
+        double n_param, state_mb;
+    } cases[] = { { "Qwen3.5-4B", 4.2e9, 50.3 }, { "Qwen3.5-9B", 8.95e9, 50.3 }, { "Qwen3.5-27B", 26.9e9, 151 } };
+    struct device *dev = device_new("cpu:0", 1, &err);
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        const struct model_config *c = config_shape(cases[i].name, &err);
+        assert_non_null(c);
+        struct model *m = model_new_shape(c, dev, DT_BF16, &err);
+        int64_t sum = 0, conv = 3 * delta_channels(c->delta.heads) * 4 * (c->n_layer - config_n_attn(c));
+        for (int64_t t = 0; t < model_n_tensor(m); t++)
+            sum += model_tensor(m, t)->n_elem;
+        assert_int_equal(config_n_param(c), sum);
+        assert_int_equal(config_n_attn(c), c->n_layer / 4);
+        if (!(sum > 0.97 * cases[i].n_param && sum < 1.03 * cases[i].n_param))
+            fail_msg("%s has %" PRId64 " parameters", cases[i].name, sum);
+        double mb = (double)(kv_pool_state_bytes(m) - (size_t)conv) / 1e6;
+        if (!(mb > 0.99 * cases[i].state_mb && mb < 1.01 * cases[i].state_mb))
+            fail_msg("%s: a sequence's matrices take %g MB", cases[i].name, mb);
+        struct generator_config g = { .model = m, .max_seq = 8, .max_item = 8, .max_seq_tok = 512 };
+        assert_int_equal(generator_state_bytes(&g), 9 * kv_pool_state_bytes(m));
+        assert_true(generator_bytes(&g) > generator_state_bytes(&g));
+        model_free(m);
+    }
+    device_free(dev);
+}
+
+static bool parse(struct model_config *c, const char *more)
+{
+    char text[1024];
+    snprintf(text, sizeof text,
+             "{\"model_type\": \"qwen3_5_text\", \"hidden_size\": 32, \"intermediate_size\": 64, \"num_hidden_layers\": 5, "
+             "\"num_attention_heads\": 2, \"num_key_value_heads\": 1, \"vocab_size\": 40%s}",
+             more);
+    return config_parse(c, text, "config.json", &err);
+}
+
+static void layers_are_those_of_the_list_or_all_but_every_fourth(UNUSED void **state)
+{
+    static const struct {
+        const char *more;
+        unsigned delta;    // bits of layers
+    } cases[] = {
+        { "", 0x17 },
+        { ", \"full_attention_interval\": 2", 0x15 },
+        { ", \"layer_types\": [\"full_attention\", \"linear_attention\", \"linear_attention\", \"full_attention\", \"linear_attention\"]",
+          0x16 },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct model_config c;
+        if (!parse(&c, cases[i].more))
+            fail_msg("%s", err.text);
+        for (int64_t l = 0; l < 5; l++)
+            assert_int_equal(config_is_delta(&c, l), cases[i].delta >> l & 1);
+        assert_int_equal(c.delta.heads.n_k, 16);    // the class's default
+        assert_int_equal(rope_dims(&c.rope, c.d_head), 64);
+    }
+}
+
+static void what_would_change_the_numbers_is_refused_by_name(UNUSED void **state)
+{
+    static const struct {
+        const char *more, *says;
+    } cases[] = {
+        { ", \"linear_conv_kernel_dim\": 3", "'linear_conv_kernel_dim'" },
+        { ", \"linear_num_value_heads\": 24", "'linear_num_value_heads'" },
+        { ", \"linear_key_head_dim\": 512", "'linear_key_head_dim'" },
+        { ", \"attn_output_gate\": false", "'attn_output_gate'" },
+        { ", \"layer_types\": [\"full_attention\"]", "'layer_types'" },
+        { ", \"full_attention_interval\": 6", "no layer" },
+        { ", \"layer_types\": [\"full_attention\", \"mamba\", \"mamba\", \"mamba\", \"mamba\"]", "entry 1" },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct model_config c;
+        assert_false(parse(&c, cases[i].more));
+        if (!strstr(err.text, cases[i].says))
+            fail_msg("'%s' does not name %s", err.text, cases[i].says);
+    }
+}
+
+static void layouts_that_states_do_not_have_yet_are_refused(UNUSED void **state)
+{
+    const struct model_config *c = config_shape("starter-hybrid", &err);
+    struct model_config other = *c;
+    assert_true(team_check(c, 1, 4, &err) && team_train_check(c, 1, 0, &err) && stages_check(c, 1, &err));
+    assert_false(team_check(c, 2, 2, &err));
+    assert_non_null(strstr(err.text, "linear attention"));
+    assert_non_null(strstr(err.text, "tensor_parallel_size"));
+    assert_false(team_train_check(c, 2, 2, &err));
+    assert_false(stages_check(c, 2, &err));
+    assert_non_null(strstr(err.text, "pipeline_parallel_size"));
+    other.delta.layers[0] = 5;
+    assert_false(config_same(c, &other, "the other", &err));
+    assert_non_null(strstr(err.text, "'layer_types'"));
+    other.delta.heads.d_v = 16;
+    assert_false(config_same(c, &other, "the other", &err));
+    assert_non_null(strstr(err.text, "'linear_value_head_dim'"));
+}
+
+/* Attention and what stands for it have no adapters: the layers differ. */
+static void an_adapter_goes_on_the_mlp(UNUSED void **state)
+{
+    struct device *dev = device_new("cpu:0", 1, &err);
+    struct lora_config attn = { .rank = 4, .alpha = 8 }, mlp = attn;
+    assert_true(lora_targets_parse(&attn, "q_proj", &err) && lora_targets_parse(&mlp, "gate_proj,down_proj", &err));
+    for (int k = 0; k < 2; k++) {
+        struct model *m = model_new_random(config_shape("starter-hybrid", &err), 3, dev, DT_F32, &err);
+        assert_non_null(m);
+        assert_int_equal(model_lora_new(m, k ? &mlp : &attn, 1, true, &err), k);
+        if (!k)
+            assert_non_null(strstr(err.text, "'q_proj'"));
+        model_free(m);
+    }
+    device_free(dev);
+}
+
+static void a_saved_model_loads_as_the_same_bytes(UNUSED void **state)
+{
+    struct device *dev = device_new("cpu:0", 1, &err);
+    char from[4096], to[] = "/tmp/hybrid-XXXXXX", path[4096];
+    snprintf(from, sizeof from, "%s/golden/models/qwen3-5", getenv("TEST_DATA_DIR") ? getenv("TEST_DATA_DIR") : TEST_DATA_DIR);
+    struct model *m = model_load(from, dev, DT_F32, &err);
+    if (!m)
+        fail_msg("%s", err.text);
+    assert_non_null(mkdtemp(to));
+    if (!model_save(m, to, &err))
+        fail_msg("%s", err.text);
+    struct model *back = model_load(to, dev, DT_F32, &err);
+    if (!back || !config_same(model_config(m), model_config(back), "the saved model", &err))
+        fail_msg("%s", err.text);
+    uint64_t a, b;
+    assert_true(model_weights_hash(m, &a, &err) && model_weights_hash(back, &b, &err));
+    assert_int_equal(a, b);
+    model_free(m);
+    model_free(back);
+    static const char *const files[] = { "config.json", "model.safetensors" };
+    for (size_t f = 0; f < ARRAY_SIZE(files); f++) {
+        snprintf(path, sizeof path, "%s/%s", to, files[f]);
+        remove(path);
+    }
+    remove(to);
+    device_free(dev);
+}
+
+int main(void)
+{
+    static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(parameters_and_states_are_counted),
+        cmocka_unit_test(layers_are_those_of_the_list_or_all_but_every_fourth),
+        cmocka_unit_test(what_would_change_the_numbers_is_refused_by_name),
+        cmocka_unit_test(layouts_that_states_do_not_have_yet_are_refused),
+        cmocka_unit_test(an_adapter_goes_on_the_mlp),
+        cmocka_unit_test(a_saved_model_loads_as_the_same_bytes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
