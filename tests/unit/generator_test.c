@@ -212,6 +212,7 @@ static void a_rollout_does_not_depend_on_its_neighbours(UNUSED void **state)
         int64_t max_seq, n_page;
         bool backwards;
         const char *why;
+        bool warm;
     } cases[] = {
         { 1, 0, false, "one sample at a time" },
         { 3, 0, false, "groups never fit at once" },
@@ -219,6 +220,7 @@ static void a_rollout_does_not_depend_on_its_neighbours(UNUSED void **state)
         { 32, 0, true, "another order" },
         { 32, 9, false, "pages run out: samples of a started group wait" },
         { 5, 12, true, "both run out" },
+        { 32, 9, false, "steps of every size have run before", .warm = true },
     };
     struct group *want[N_ITEM];
     reference(want);
@@ -230,6 +232,8 @@ static void a_rollout_does_not_depend_on_its_neighbours(UNUSED void **state)
     for (size_t c = 0; c < ARRAY_SIZE(cases); c++) {
         struct generator *g = engine(cases[c].max_seq, cases[c].n_page, NULL);
         struct group *got[N_ITEM] = { NULL };
+        if (cases[c].warm && !generator_warm(g, &err))
+            fail_msg("%s", err.text);
         for (int i = 0; i < N_ITEM; i++) {
             struct generator_item item = item_of(cases[c].backwards ? N_ITEM - 1 - i : i);
             submit(g, &item);

@@ -851,6 +851,7 @@ struct policy *policy_new(const struct policy_config *config, struct error *err)
                                   .read_watch = prompt_read,
                                   .watch_ctx = e };
     TRY(in_run || (e->generator = generator_new(&g, err)) != NULL);
+    TRY(in_run || config->lent || generator_warm(e->generator, err));    // weights that are lent are not looked at before they are held
     stats_note(e);
     e->slot = calloc((size_t)e->n_slot, sizeof *e->slot);
     e->touched = calloc((size_t)e->max_touched, sizeof(struct serve_job *));
