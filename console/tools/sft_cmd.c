@@ -8,6 +8,7 @@
 #include "protocol/base/subcommand.h"
 #include "protocol/base/file.h"
 #include "protocol/base/log.h"
+#include "workers/engine/trainer/checkpoint.h"
 #include "workers/engine/trainer/sft.h"
 #include "workers/engine/trainer/trainer.h"
 #include "workers/engine/model/model.h"
@@ -155,7 +156,7 @@ static bool sft_all(const struct sft_options *o, struct stage_spec *spec, int n_
     set.token_budget_max = o->token_budget;
     set.adam_beta1 = o->beta1;
     set.adam_beta2 = o->beta2;
-    TRY(t = trainer_new(m, NULL, &set, err));
+    TRY((t = trainer_new(m, NULL, &set, err)) && checkpoint_masters_begin(t, model, err));
     TRY(evaluate(t, eval, 0, err));
     for (int i = 0; i < n_stage; i++) {
         struct teller teller = { .interval = o->log_interval, .stage = i + 1, .n_stage = n_stage };

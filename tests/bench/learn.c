@@ -24,6 +24,7 @@
 #include "workers/engine/sampler/generator.h"
 #include "workers/engine/sampler/prompt.h"
 #include "workers/engine/text/tokenizer.h"
+#include "workers/engine/trainer/checkpoint.h"
 #include "workers/engine/trainer/schedule.h"
 #include "workers/engine/trainer/trainer.h"
 #include "workers/engine/trainer/ranks.h"
@@ -327,8 +328,8 @@ static bool learn_open(struct learn *l, struct trainer_hyper *h, struct error *e
     l->rng = (uint64_t)l->seed;
     return (l->train = dataset_open(l->train_path, NULL, err)) && (l->eval = dataset_open(l->eval_path, NULL, err))
            && (l->kl <= 0 || (l->ref = model_load(l->tool.dir, dev, model_dtype(l->tool.model), err)))
-           && (l->trainer = trainer_new(l->tool.model, l->ref, &set, err)) && (l->gen = generator_new(&gc, err))
-           && (l->reward = reward_new(&rc, err));
+           && (l->trainer = trainer_new(l->tool.model, l->ref, &set, err)) && checkpoint_masters_begin(l->trainer, l->tool.dir, err)
+           && (l->gen = generator_new(&gc, err)) && (l->reward = reward_new(&rc, err));
 }
 
 bool bench_learn(int argc, char **argv, struct error *err)

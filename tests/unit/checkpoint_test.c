@@ -15,8 +15,10 @@
 #include "tests/unit/checkpoint_newest.h"
 #include "workers/engine/trainer/checkpoint.h"
 #include "workers/engine/trainer/trainer.h"
+#include "workers/engine/trainer/state.h"
 #include "workers/engine/trainer/supervised.h"
 #include "workers/engine/model/model.h"
+#include "workers/engine/model/safetensors.h"
 
 static char root[] = "/tmp/checkpoint_test.XXXXXX";
 struct job {
@@ -114,6 +116,39 @@ static void a_restored_trainer_goes_on_with_the_same_bits(UNUSED void **state)
         job_close(&a);
         job_close(&b);
         checkpoint_writer_free(w);
+    }
+}
+
+/* In bf16 the masters are the files' own values, and the weights those values rounded, as they were loaded. */
+static void masters_begin_as_the_files_are(UNUSED void **state)
+{
+    struct error err = { 0 };
+    char dir[1024];
+    snprintf(dir, sizeof dir, "%s/golden/models/qwen3-tied", TEST_DATA_DIR);
+    for (int way = 0; way < 3; way++) {
+        struct job a;
+        job_open_with(&a, DT_BF16, (enum optimizer)way);
+        const struct model *m = a.m;
+        uint64_t before = job_hash(&a);
+        int64_t n = trainer_state_n(a.t, STATE_MASTER), n_rounded = 0;
+        float *rounded = calloc((size_t)n, 4), *master = calloc((size_t)n, 4);
+        struct shards *s = model_shards(m, dir, &err);
+        assert_true(rounded && master && s && trainer_state_get(a.t, STATE_MASTER, rounded, &err));
+        if (!checkpoint_masters_begin(a.t, dir, &err) || !trainer_state_get(a.t, STATE_MASTER, master, &err))
+            fail_msg("%s", err.text);
+        for (int64_t i = 0; i < model_n_tensor(m); i++) {
+            const struct tensor *x = model_tensor(m, i);
+            const struct st_tensor *f = shards_find(s, x->name);
+            assert_true(f && f->dtype == ST_F32);
+            assert_memory_equal(master + x->offset, f->data, (size_t)x->n_elem * 4);
+            n_rounded += memcmp(rounded + x->offset, f->data, (size_t)x->n_elem * 4) != 0;
+        }
+        assert_true(n_rounded > 0);
+        assert_true(job_hash(&a) == before);
+        free(rounded);
+        free(master);
+        shards_close(s);
+        job_close(&a);
     }
 }
 
@@ -324,6 +359,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_restored_trainer_goes_on_with_the_same_bits),
+        cmocka_unit_test(masters_begin_as_the_files_are),
         cmocka_unit_test(broken_checkpoints_are_skipped),
         cmocka_unit_test(every_file_cut_changed_or_missing_is_named_and_the_one_before_is_used),
         cmocka_unit_test(a_failure_to_write_is_reported_and_leaves_nothing),

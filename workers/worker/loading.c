@@ -490,14 +490,14 @@ static struct generator_config generator_config_make(struct engine *e, int64_t v
     return g;
 }
 
-/* The trainer, in the checkpoint's state when there is one. */
+/* The trainer, in the checkpoint's state when there is one, else in that of the model's files. */
 static bool trainer_open(struct engine *e, const struct trainer_settings *settings, const struct task *t, const char *path,
                          struct report *r, struct error *err)
 {
     if (!(e->trainer = trainer_new(e->trained, e->ref, settings, err)))
         return false;
-    if (path[0] && !checkpoint_restore(e->trainer, path, err)) {
-        r->broken = err->code == ERR_DATA;
+    if (path[0] ? !checkpoint_restore(e->trainer, path, err) : !checkpoint_masters_begin(e->trainer, e->config.model, err)) {
+        r->broken = path[0] && err->code == ERR_DATA;
         return false;
     }
     trainer_version_set(e->trainer, t->step);

@@ -176,7 +176,7 @@ bool checkpoint_owner(const char *path, char run[64], struct error *err)
     return ok;
 }
 
-/* Masters from the saved weights themselves: a run in fp32 keeps them only there. */
+/* Masters from a directory's weights themselves: the checkpoint of a run in fp32 keeps them only there. */
 static bool masters_from_weights(struct trainer *t, const char *path, float *flat, struct error *err)
 {
     const struct model *m = trainer_model(t);
@@ -197,6 +197,38 @@ static bool masters_from_weights(struct trainer *t, const char *path, float *fla
     }
     shards_close(s);
     return ok && trainer_state_set(t, STATE_MASTER, flat, err);
+}
+
+/* Does a tensor of m have values in dir that bf16 may round? */
+static bool files_wider(const struct model *m, const char *dir, bool *wider, struct error *err)
+{
+    struct shards *s = model_shards(m, dir, err);
+    *wider = false;
+    for (int64_t i = 0; s && !*wider && i < model_n_tensor(m); i++) {
+        const struct st_tensor *f = shards_find(s, model_tensor(m, i)->name);
+        *wider = f && (f->dtype == ST_F32 || f->dtype == ST_F16);
+    }
+    bool ok = s != NULL;
+    shards_close(s);
+    return ok;
+}
+
+bool checkpoint_masters_begin(struct trainer *t, const char *dir, struct error *err)
+{
+    bool wider;
+    const struct model *m = trainer_model(t);
+    if (model_lora(m) || model_dtype(m) == DT_F32)
+        return true;    // no weight is trained, or each is its own master
+    if (!files_wider(m, dir, &wider, err))
+        return false;
+    if (!wider)
+        return true;
+    float *flat = malloc((size_t)trainer_grad_n(t) * 4);
+    bool ok = flat ? masters_from_weights(t, dir, flat, err)
+                   : error_set(err, ERR_NO_MEMORY, "no memory for the fp32 values of %" PRId64 " parameters of '%s'", trainer_grad_n(t),
+                               dir);
+    free(flat);
+    return ok;
 }
 
 /* The reference that has moved, if the checkpoint has one. In the weights' type of now, which may be another than when it was saved. */

@@ -55,6 +55,10 @@ MUST_USE bool checkpoint_owner(const char *path, char run[64], struct error *err
 /* Set the trainer's masters, moments and version (and so the model's weights), and the reference if it had moved, from a checkpoint that
  * has been verified. ERR_USAGE: it is of all weights and the trainer's model has an adapter, or the other way round. */
 MUST_USE bool checkpoint_restore(struct trainer *t, const char *path, struct error *err);
+/* Before the first step: where the model in dir, which the trainer's weights came from, has fp32 or fp16 files and is trained in bf16, set the
+ * masters to the files' own values. Masters that began as the rounded weights would all be in the middle of what rounds to them, and the first
+ * small updates would change no weight. The weights keep their bits. An adapter, fp32 and bf16 files need nothing. */
+MUST_USE bool checkpoint_masters_begin(struct trainer *t, const char *dir, struct error *err);
 /* The step of the newest checkpoint of dir that looks complete, not read; run as for checkpoint_prune. -1: none, or no such folder. */
 MUST_USE bool checkpoint_last(const char *dir, const char *run, int64_t *step, struct error *err);
 /* The newest checkpoint of dir that is whole; every byte of it is read. run: as for checkpoint_prune. broken gets a line for each
