@@ -29,7 +29,8 @@ NAMES = {
     "sizes": ("n_slice", "n_stage"),
     "trainer": ("keep->shards", "is_apart("),
     "worker": ("e->sampler", "e->ref", "e->trained", "model_is_whole(", "model_keeps_shards(", "trainer_keeps_shards(", "needs_whole(",
-               "own_copy(", "loads_late(", "has_adapter(", "shards_are_reached(", "samples_behind("),
+               "holdings_has(", "has_adapter(", "shards_are_reached("),
+    "holdings": ("HELD_",),
 }
 
 
@@ -37,6 +38,8 @@ def asks(name):
     """A pattern that finds where code asks by a name: a question wherever it stands beside a condition, a pointer or a number where it is tested."""
     if name.endswith("("):
         return re.escape(name)
+    if name == "HELD_":    # a row's form is compared
+        return r"[!=]= HELD_"
     if name in ("n_slice", "n_stage"):    # whether there are any
         whole = rf"[\w>.-]*\b{name}"
         return rf"\b{name} (?:[!=]=|>=?|<=) [01]\b|!{whole}\b|(?:\(|&& |\|\| |(?<![<>=!])= |return ){whole}(?: \?| &&| \|\||\)$)"

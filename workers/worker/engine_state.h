@@ -96,12 +96,16 @@ struct engine {
     struct publication *publication;    // NULL: weights stay here, or travel by file
     struct extent_table slices;         // where the slices lie that others get the weights from (publishing.c); empty before the first time
     struct saving saving;
-    size_t free_at_start, memory_peak;      // bytes of the device: free before anything was loaded; most seen in use
-    struct model *model, *ref, *sampler;    // from here on, made by each load; sampler NULL: it samples with model itself
-    struct model *trained;       // what the trainer changes: model; or another one that is in slices or stages, or of which it keeps its
-                                 // shards. Then model, where somebody here needs it, gets the new weights after each step, whole or in
-                                 // the sampler's slices; else it is a shape only
-    struct holdings holdings;    // which of these there are, and in which form
+    size_t free_at_start, memory_peak;    // bytes of the device: free before anything was loaded; most seen in use
+    struct model *held[HOLDINGS_MAX];     // (n_held) from here on, made by each load; owned (held.h), the next four borrow
+    size_t n_held;
+    const struct model *bare;     // the one of them that is a shape only; NULL: none is
+    struct model *model, *ref;    // ref NULL: there is no reference
+    struct model *sampler;        // what samples: model, or a copy with a version of its own
+    struct model *trained;        // what the trainer changes: model; or another one that is in slices or stages, or of which it keeps its
+                                  // shards. Then model is a shape only, or copy
+    struct model *copy;           // what gets the new weights after each step, whole or in the sampler's slices; NULL: nothing does
+    struct holdings holdings;     // which of these there are, and in which form
     struct generator *generator;
     struct lane ending;           // beside the generator: the last samples of another version ('fill_gap')
     bool turned;                  // model and generator are those that gap_prepare and gap_open have made,

@@ -77,7 +77,7 @@ static void exchange(struct engine *e)
     e->made = e->ending.made;
     e->most_running = e->ending.most_running;
     e->ending = was;
-    e->trained = e->model;    // nothing is
+    e->trained = e->sampler = e->model;    // nothing is trained
     e->turned = !e->turned;
     pthread_mutex_lock(&e->lock);
     int64_t n = e->look.n_item;

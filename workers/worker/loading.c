@@ -28,6 +28,7 @@
 #include "workers/worker/episodes.h"
 #include "workers/worker/gap.h"
 #include "workers/worker/guests.h"
+#include "workers/worker/held.h"
 #include "workers/worker/network.h"
 #include "workers/worker/profile.h"
 #include "workers/worker/outside.h"
@@ -150,16 +151,6 @@ static bool adapter_open(struct engine *e, struct error *err)
     return run_adapter(c, &lora, err) && model_lora_new(e->model, &lora, (uint64_t)c->seed, e->trains, err);
 }
 
-/* *out = m in slices or stages on the trainer's devices, which have no memory yet. */
-static bool slices_open(struct engine *e, struct model *m, struct model **out, struct error *err)
-{
-    struct device *dev[SUM_PARTS_MAX];
-    team_devices(e, dev);
-    int n_team = (int)e->config.tensor_parallel_size, n_stage = (int)e->config.pipeline_parallel_size;
-    *out = n_stage > 1 ? model_staged_open(m, dev, n_stage, n_team, err) : model_sliced_open(m, dev, n_team, err);
-    return *out != NULL;
-}
-
 static struct run_part part_of(const struct engine *e)
 {
     return (struct run_part){ .rank = e->trains ? e->rank : -1, .producer = e->produces ? e->producer : -1, .helps = -1 };
@@ -169,7 +160,7 @@ static struct run_part part_of(const struct engine *e)
 static struct model *sampled_model(const struct engine *e)
 {
     struct run_part part = part_of(e);
-    return !run_samples(&e->config, &part) ? NULL : e->sampler ? e->sampler : e->model;
+    return run_samples(&e->config, &part) ? e->sampler : NULL;
 }
 
 /* Let the model that samples work on the row's devices. */
@@ -197,22 +188,31 @@ static void products_tell(const struct engine *e)
         }
 }
 
+/* The model of the files again, for a reference. Its weights stay there until they are taken. */
+static struct model *files_open(struct engine *e, enum dtype dtype, struct error *err)
+{
+    const struct run_config *c = &e->config;
+    struct model *m = model_files_open(c->model, e->dev, dtype, err);
+    if (m && model_parts_set(m, run_config_sum_parts(c), err))
+        return m;
+    model_free(m);
+    return NULL;
+}
+
 /* The reference model: the base without its adapter, or the model's files again, on the devices that the trainer has. */
 static bool reference_open(struct engine *e, const struct holding *row, enum dtype dtype, struct error *err)
 {
-    const struct run_config *c = &e->config;
-    e->ref = row->form == HELD_VIEW ? model_view(e->model, err) : model_files_open(c->model, e->dev, dtype, err);
-    if (!e->ref || (row->form != HELD_VIEW && !model_parts_set(e->ref, run_config_sum_parts(c), err)))
+    struct device *dev[SUM_PARTS_MAX];
+    struct model *files = NULL;
+    team_devices(e, dev);
+    if (row->form != HELD_VIEW && !(files = files_open(e, dtype, err)))
+        return false;
+    e->ref = held_add(e, holding_open(row, files ? files : e->model, dev, err));
+    model_free(files);
+    if (!e->ref)
         return false;
     model_n_live_set(e->ref, tokenizer_n_id(e->prompts.tokenizer));
-    model_length_set(e->ref, c->max_prompt_tokens + c->max_new_tokens);
-    if (row->form == HELD_SLICES || row->form == HELD_STAGES) {
-        struct model *whole = e->ref;
-        bool ok = slices_open(e, whole, &e->ref, err);
-        model_free(whole);
-        if (!ok)
-            return false;
-    }
+    model_length_set(e->ref, e->config.max_prompt_tokens + e->config.max_new_tokens);
     return model_weights_take(e->ref, err);
 }
 
@@ -220,10 +220,11 @@ static bool reference_open(struct engine *e, const struct holding *row, enum dty
 static bool sampled_open(struct engine *e, const struct holding *row, struct error *err)
 {
     if (e->trains) {
-        e->sampler = row->form == HELD_SLICES ? model_shape_like(e->model, err) : model_new_like(e->model, err);
-        if (!e->sampler)
+        struct model *own = held_add(e, holding_empty(row, e->model, err));
+        if (!own)
             return false;
-        model_n_live_set(e->sampler, tokenizer_n_id(e->prompts.tokenizer));
+        model_n_live_set(own, tokenizer_n_id(e->prompts.tokenizer));
+        e->sampler = own;
     }
     return team_open(e, row, err);
 }
@@ -266,7 +267,8 @@ static bool models_load(struct engine *e, struct error *err)
     struct holder h = holder_of(c, &part, false, 0);    // as long as the trainers have not met
     holdings_of(&e->holdings, &h);
     enum dtype dtype = run_dtype(c, !is_outside(e) ? e->dev->kind : on_gpu ? DEVICE_CUDA : DEVICE_CPU);    // as the trainers have it
-    if (!(e->model = model_open(e, dtype, err)) || !tokenizer_fits(e->prompts.tokenizer, model_config(e->model)->vocab, c->model, err))
+    e->model = e->sampler = held_add(e, model_open(e, dtype, err));
+    if (!e->model || !tokenizer_fits(e->prompts.tokenizer, model_config(e->model)->vocab, c->model, err))
         return false;
     model_n_live_set(e->model, n_id);
     model_length_set(e->model, c->max_prompt_tokens + c->max_new_tokens);
@@ -284,12 +286,8 @@ static bool models_load(struct engine *e, struct error *err)
 /* Bytes that the first device has given for weights, as the models count them. */
 static size_t weights_loaded(const struct engine *e)
 {
-    const struct model *copy[] = { own_copy(e) || e->trained == e->model ? e->model : NULL, e->ref, e->sampler, e->ending.model,
-                                   e->trained == e->model ? NULL : e->trained };
-    size_t sum = e->publication ? publication_bytes(e->publication) : 0;
-    for (size_t i = 0; i < ARRAY_SIZE(copy); i++)
-        sum += copy[i] ? model_held_bytes(copy[i]) : 0;
-    return sum;
+    return held_bytes(e, 0) + (e->ending.model ? model_held_bytes(e->ending.model) : 0)
+           + (e->publication ? publication_bytes(e->publication) : 0);
 }
 
 /* What is planned for; its `have` is filled in later. */
@@ -322,19 +320,21 @@ static bool trained_make(struct engine *e, const struct trainer_settings *settin
     const struct holding *trained = &e->holdings.row[0], *whole = holdings_find(&e->holdings, HOLDS_CURRENT, HELD_WHOLE),
                          *slices = holdings_find(&e->holdings, HOLDS_CURRENT, HELD_SLICES);
     bool cut = trained->form != HELD_WHOLE, in_place = publication_in_place(e->publication);
+    struct device *dev[SUM_PARTS_MAX];
+    team_devices(e, dev);
     e->trained = e->model;
     if ((whole || (in_place && !cut && !trained->shards)) && !whole_take(e, err))
         return false;
-    if (cut) {
+    if (cut || whole) {
         bool shared = in_place && !whole && !trained->shards;    // others read the slices; shards are so anyway
-        if (!slices_open(e, e->model, &e->trained, err) || (shared && !model_slices_share(e->trained, err)))
+        if (!(e->trained = held_add(e, holding_open(trained, e->model, dev, err))) || (shared && !model_slices_share(e->trained, err)))
             return false;
-    } else if (whole) {
-        if (!(e->trained = model_like_open(e->model, err)))
-            return false;
+        e->copy = whole || slices ? e->model : NULL;
+        e->bare = e->copy ? NULL : e->model;
     } else if (trained->shards && slices) {
-        if (!(e->model = model_shape_like(e->trained, err)))
+        if (!(e->copy = held_add(e, model_shape_like(e->trained, err))))
             return false;
+        e->model = e->sampler = e->copy;
     }
     g->model = sampled_model(e);
     return trainer_weights_place(e->trained, settings, err) && (!slices || team_open(e, slices, err));
@@ -404,8 +404,7 @@ static bool further_plan(struct engine *e, struct trainer_settings *settings, co
     for (int q = 1; q < trainer_devices(settings); q++) {
         if (!mem_info(dev[q], &have[q], &total, err))
             return false;
-        have[q] += model_held_bytes(team_slice(e->trained, q)) + (e->ref ? model_held_bytes(team_slice(e->ref, q)) : 0)
-                   + (g->model && q < model_n_device(g->model) ? model_held_bytes(team_slice(g->model, q)) : 0);
+        have[q] += held_bytes(e, q);
     }
     if (!device_enter(e->dev, err))
         return false;
@@ -511,7 +510,7 @@ static bool ranks_open(struct engine *e, struct error *err)
         return true;
     if (meeting_of(e) && !(e->ranks = ranks_new(e->trainer, e->meeting, err)))
         return false;
-    return own_copy_fill(e, err) && (!e->sampler || own_weights_copy(e, e->sampler, err));
+    return own_copy_fill(e, err) && (!holdings_has(&e->holdings, HOLDS_SAMPLED) || own_weights_copy(e, e->sampler, err));
 }
 
 /* Say in the log what the first device has of the weights now, as the models count it, and what the plan said. */
@@ -657,16 +656,11 @@ void loading_undo(struct engine *e)
     episodes_free(e->episodes);
     e->episodes = NULL;
     trainer_free(e->trainer);
-    model_free(e->sampler);
-    model_free(e->ref);
-    if (e->trained != e->model)
-        model_free(e->trained);
-    model_free(e->model);
+    held_free(e);
     if (e->dev)
         mem_free(e->dev, e->region);
     e->region = NULL;
     e->generator = NULL;
     e->trainer = NULL;
-    e->sampler = e->ref = e->model = e->trained = NULL;
     e->step = e->version = -1;
 }

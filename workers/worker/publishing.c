@@ -26,7 +26,7 @@ bool publishing_prepare(struct engine *e, struct error *err)
         || way == WAY_FILES)    // it stays auto where there is nothing to choose
         return true;
     snprintf(name, sizeof name, "worker %s", e->device_name);
-    struct publication_config p = { .model = e->rank != 0 && e->sampler ? e->sampler : e->model,
+    struct publication_config p = { .model = e->rank != 0 ? e->sampler : e->model,
                                     .run_dir = e->run_dir,
                                     .name = name,
                                     .way = way,
@@ -91,16 +91,9 @@ void publishing_forget(struct engine *e)
     extent_table_release(&e->slices);
 }
 
-struct model *own_copy(const struct engine *e)
-{
-    bool copy = holdings_find(&e->holdings, HOLDS_CURRENT, HELD_WHOLE) || holdings_find(&e->holdings, HOLDS_CURRENT, HELD_SLICES);
-    return e->trained != e->model && copy ? e->model : NULL;
-}
-
 bool own_copy_fill(struct engine *e, struct error *err)
 {
-    struct model *copy = own_copy(e);
-    return e->ranks ? ranks_weights_get(e->ranks, copy, err) : !copy || model_weights_copy(copy, e->trained, err);
+    return e->ranks ? ranks_weights_get(e->ranks, e->copy, err) : !e->copy || model_weights_copy(e->copy, e->trained, err);
 }
 
 bool own_weights_copy(struct engine *e, struct model *into, struct error *err)
@@ -114,19 +107,18 @@ bool own_weights_copy(struct engine *e, struct model *into, struct error *err)
 /* Fill the sampler's weights with t's version: this trainer's own of this step, or what the first trainer has shared. */
 static bool weights_fetch(struct engine *e, const struct task *t, struct error *err)
 {
-    struct model *into = e->sampler ? e->sampler : e->model;    // a trainer has a sampler's (publish_run)
     bool own = e->trains && t->version == e->step;
     engine_waits_for(e, own ? "" : "the trainer's weights");
-    bool ok = own              ? own_weights_copy(e, into, err)
-              : e->publication ? publication_take(e->publication, into, t->made, t->version, err)
-                               : weights_file_read(into, t->path, t->version, err);
+    bool ok = own              ? own_weights_copy(e, e->sampler, err)
+              : e->publication ? publication_take(e->publication, e->sampler, t->made, t->version, err)
+                               : weights_file_read(e->sampler, t->path, t->version, err);
     engine_waits_for(e, "");
     return ok;
 }
 
 bool publish_run(struct engine *e, struct task *t, struct report *r, struct error *err)
 {
-    if (e->trains && !e->sampler)
+    if (!holdings_has(&e->holdings, HOLDS_SAMPLED))
         return error_set(err, ERR_INTERNAL, "version %" PRId64 " cannot be published at step %" PRId64, t->version, e->step);
     r->round = e->round;    // the weights may come from all trainers
     if (e->external) {

@@ -6,9 +6,7 @@
 
 /* Prepare to send weights through memory, once; what an earlier load has shared is no longer valid. Needs e->model. */
 MUST_USE bool publishing_prepare(struct engine *e, struct error *err);
-/* A trainer's e->model where it is a copy beside what is trained, whole or in slices; else NULL. */
-struct model *own_copy(const struct engine *e);
-/* That copy = the weights of the last step. Trainers that are apart all call it at once, whether they have one or not. */
+/* e->copy, where there is one, = the weights of the last step. Trainers that are apart all call it at once, whether they have one or not. */
 MUST_USE bool own_copy_fill(struct engine *e, struct error *err);
 /* into (the sampler's) = the same weights, out of a whole copy where there is one: shards of trainers that are apart come with it only. */
 MUST_USE bool own_weights_copy(struct engine *e, struct model *into, struct error *err);

@@ -75,7 +75,7 @@ static bool step_taken(struct engine *e, const struct task *t, struct error *err
     e->step = trainer_version(e->trainer);
     if (!own_copy_fill(e, err))
         return false;
-    if (e->sampler)
+    if (holdings_has(&e->holdings, HOLDS_SAMPLED))
         return true;
     e->version = e->step;
     e->made = t->incarnation;

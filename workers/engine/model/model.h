@@ -50,6 +50,10 @@ struct model *model_random_open(const struct model_config *c, uint64_t seed, str
 /* Make a model of the shape of `of` whose weights are elsewhere, in `of`. `of` is whole, and must
  * stay as it is until the weights are taken. */
 struct model *model_like_open(const struct model *of, struct error *err);
+/* Make a model of m's shape that takes m's weights later. Where these are elsewhere, they become the
+ * new model's, and m is a shape; else m must stay as it is, as with model_like_open. Returns it for
+ * model_free; NULL: see err. */
+struct model *model_source_pass(struct model *m, struct error *err);
 bool model_is_elsewhere(const struct model *m);    // its weights have not been taken yet
 /* Take memory for weights that are elsewhere and bring them there: the whole, or slices where the
  * model has a team. A model whose weights are not elsewhere stays as it is. After a failure m can

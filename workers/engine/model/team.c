@@ -690,8 +690,7 @@ bool model_team(struct model *m, struct device *const *dev, int n, struct error 
     return model_weights_take(m, err) && model_weights_changed(m, err);
 }
 
-/* Where m's weights are, for a model of its shape that takes them later: m's source, which is m's no more, or m itself. */
-static struct model *source_pass(struct model *m, struct error *err)
+struct model *model_source_pass(struct model *m, struct error *err)
 {
     struct model *s = m->source ? model_shape_like(m, err) : model_like_open(m, err);
     if (s && m->source) {
@@ -705,7 +704,7 @@ static struct model *source_pass(struct model *m, struct error *err)
 
 struct model *model_sliced_open(struct model *m, struct device *const *dev, int n, struct error *err)
 {
-    struct model *s = team_train_check(&m->c, n, m->parts, err) ? source_pass(m, err) : NULL;
+    struct model *s = team_train_check(&m->c, n, m->parts, err) ? model_source_pass(m, err) : NULL;
     if (!s)
         return NULL;
     s->for_bwd = true;
@@ -721,7 +720,7 @@ struct model *model_staged_open(struct model *m, struct device *const *dev, int 
     struct device *lead[TEAM_MAX];
     BUG_IF(n_slice < 1 || n * n_slice > TEAM_MAX, "%d stages of %d devices", n, n_slice);
     bool can = stages_check(&m->c, n, err) && team_train_check(&m->c, n_slice, m->parts, err);
-    struct model *s = can ? source_pass(m, err) : NULL;
+    struct model *s = can ? model_source_pass(m, err) : NULL;
     if (!s)
         return NULL;
     s->for_bwd = true;

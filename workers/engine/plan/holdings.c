@@ -158,6 +158,14 @@ const struct holding *holdings_find(const struct holdings *h, enum holding_use u
     return NULL;
 }
 
+bool holdings_has(const struct holdings *h, enum holding_use use)
+{
+    for (int i = 0; i < h->n; i++)
+        if (h->row[i].use == use)
+            return true;
+    return false;
+}
+
 const struct holding *holdings_given(const struct holdings *h)
 {
     const struct holding *copy = holdings_find(h, HOLDS_CURRENT, HELD_WHOLE);

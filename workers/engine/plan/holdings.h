@@ -10,6 +10,8 @@
 #include "protocol/settings/run_config.h"
 
 struct buf;
+struct device;
+struct error;
 struct model;
 struct trainer_settings;
 
@@ -84,11 +86,20 @@ struct holder holder_with(const struct holder *h, const struct trainer_settings 
 void holdings_of(struct holdings *out, const struct holder *h);
 /* The row for this use and form. NULL: there is none. */
 const struct holding *holdings_find(const struct holdings *h, enum holding_use use, enum holding_form form);
+/* Has it a row for this use, in any form? */
+bool holdings_has(const struct holdings *h, enum holding_use use);
 /* A trainer's row that new weights are taken from, for others and for its own sampler: a whole copy, or what is trained. */
 const struct holding *holdings_given(const struct holdings *h);
 /* Fill in the bytes for m's shape; s: of the trainer, NULL: nothing is trained. */
 void holdings_measure(struct holdings *h, const struct model *m, const struct trainer_settings *s);
 size_t holdings_bytes(const struct holdings *h, int device);    // of all rows
+
+/* Make the model that a row says, on the first of dev that it needs. It takes the weights of `of` later (model_weights_take), as
+ * model_source_pass; a view has those of `of`. Returns it for model_free; NULL: see err. */
+struct model *holding_open(const struct holding *row, struct model *of, struct device *const *dev, struct error *err);
+/* Make a model of of's shape for a sampler's row, to be filled later: with its weights 0, or a shape for model_team. Returns it for
+ * model_free; NULL: see err. */
+struct model *holding_empty(const struct holding *row, const struct model *of, struct error *err);
 
 /* Words for users: "trained"; "shards of 2 stages of 2 slices"; "the model's files". */
 const char *holding_use_name(enum holding_use use);
