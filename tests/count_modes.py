@@ -25,7 +25,8 @@ FOLDERS = ("workers/engine/model", "workers/engine/pass", "workers/engine/traine
 # question.
 NAMES = {
     "pass": ("r->team", "r->peers", "r->stages"),
-    "weights": ("m->team", "m->lora", "m->kept", "m->source", "m->base", "own.head", "own.embed", "is_sliced(", "is_staged("),
+    "weights": ("m->team", "m->lora", "m->kept", "m->source", "m->base", "own.head", "own.embed", "is_sliced(", "is_staged(",
+                "grads->frozen"),
     "sizes": ("n_slice", "n_stage"),
     "trainer": ("keep->shards", "is_apart("),
     "worker": ("e->sampler", "e->ref", "e->trained", "model_is_whole(", "model_keeps_shards(", "trainer_keeps_shards(", "needs_whole(",

@@ -433,6 +433,7 @@ struct model_run *model_run_new(struct model *m, const struct run_limits *lim, s
     }
     r->m = m;
     r->form = form_of(m, lim);
+    r->grads = m->lora ? &grads_adapter : &grads_all;
     r->lim = *lim;
     r->lim.lora_rank = adapter_rank(m, lim);
     r->head_max = run_head_rows(m, lim);

@@ -103,7 +103,7 @@ static bool qk_norm_wide_bwd(struct model_run *r, const struct acts *a, int64_t 
     wide_norms(m, l, norm);
     for (int k = 0; k < 2; k++) {
         char *part = (char *)r->dqkv + (size_t)norm[k].first * e;
-        if (!OP(m->dev, err, rmsnorm_bwd, .dx = part, .dw = place_or_null(m, grad, norm[k].w), .dy = part,
+        if (!OP(m->dev, err, rmsnorm_bwd, .dx = part, .dw = place_or_null(r, grad, norm[k].w), .dy = part,
                 .x = (char *)a->qkv_in + (size_t)norm[k].first * e, .w = model_at(m, norm[k].w), .rstd = rstd[k], .n = r->n_tok,
                 .d = norm[k].d, .ld = ld, .form = m->c.norm_form, .dtype = m->dtype))
             return false;
@@ -120,7 +120,7 @@ static bool rotation_bwd(struct model_run *r, const struct acts *a, int64_t l, c
     bool head_norms = m->c.qk_norm && !m->c.qk_norm_wide;
     int parts = norm_parts(m);
     int64_t hd = m->c.d_head;
-    float *dq = head_norms ? place_or_null(m, grad, at->q_norm) : NULL, *dk = head_norms ? place_or_null(m, grad, at->k_norm) : NULL;
+    float *dq = head_norms ? place_or_null(r, grad, at->q_norm) : NULL, *dk = head_norms ? place_or_null(r, grad, at->k_norm) : NULL;
     if (parts && !OP(m->dev, err, mem_fill, .y = r->dnorm, .size_bytes = (size_t)(2 * parts * hd) * sizeof *r->dnorm))
         return false;
     return OP(m->dev, err, rope_bwd, .dqkv = r->dqkv, .qkv = a->qkv_in, .cos = turn.cos, .sin = turn.sin, .pos = turn.pos,

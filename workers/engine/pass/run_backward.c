@@ -3,9 +3,7 @@
  * It adds to each element of the gradient once: a gradient computed in several parts (the head's weight by chunks of rows, with
  * the embedding's where they are tied) is summed up in dhead first. Where a model has an adapter, only the adapter's gradient is
  * computed: none of matrices, norms, biases, embedding and head, and the pass ends below the first layer. */
-#include "workers/engine/pass/lora_product.h"
 #include "workers/engine/model/model_impl.h"
-#include "workers/engine/model/products.h"
 #include "workers/engine/pass/run_impl.h"
 
 static bool policy_coef(struct model_run *r, const struct token_loss *loss, int64_t row0, int64_t n, struct error *err)
@@ -17,12 +15,6 @@ static bool policy_coef(struct model_run *r, const struct token_loss *loss, int6
               .logp_old = h->old + row0, .logp_ref = loss->logp_ref ? h->ref + row0 : NULL, .adv = h->adv + row0,
               .log_ratio = loss->log_ratio ? h->log_ratio + row0 : NULL, .rho = loss->rho ? h->rho + row0 : NULL,
               .weight = h->weight + row0, .n = n, .form = loss->form);
-}
-
-/* The piece that layer l's gradient belongs to. */
-static int piece_of_layer(const struct model *m, int64_t l)
-{
-    return (int)l + (m->lora ? 0 : 1);
 }
 
 static bool place_begin(const struct model *m, const struct model_grad *g, int piece, struct grad_place *out, struct error *err)
@@ -40,24 +32,10 @@ static bool place_end(const struct model_grad *g, const struct grad_place *p, st
     return g->flat || g->piece_end(g->ctx, p->piece, err);
 }
 
-/* Clear the part of an overwritten place that the backward pass adds to, from one element of the flat order to another. */
-static bool place_clear(const struct model *m, const struct grad_place *p, int64_t from, int64_t to, struct error *err)
+/* A layer's place, as the backward pass needs it. */
+static bool layer_begin(struct model_run *r, const struct model_grad *g, int64_t l, struct grad_place *out, struct error *err)
 {
-    return !p->set || from == to || OP(m->dev, err, mem_fill, .y = place_of(p, from), .size_bytes = (size_t)(to - from) * 4);
-}
-
-/* place_clear for a layer: everything except its matrices, or the whole adapter. */
-static bool layer_clear(const struct model *m, const struct grad_place *p, int64_t l, struct error *err)
-{
-    struct model_product matrix[LAYER_PRODUCTS];
-    int64_t first, n = model_piece(m, p->piece, &first), from = first;
-    int n_matrix = m->lora ? 0 : layer_products(m, &m->at[l], matrix);
-    for (int i = 0; i < n_matrix; i++) {
-        if (!place_clear(m, p, from, matrix[i].at, err))
-            return false;
-        from = matrix[i].at + matrix[i].kind.n_out * matrix[i].kind.n_in * MAX(matrix[i].n_group, (int64_t)1);
-    }
-    return place_clear(m, p, from, first + n, err);
+    return place_begin(r->m, g, r->grads->piece(l), out, err) && r->grads->layer_clear(r->m, out, l, err);
 }
 
 /* Add dhead to the gradient of the head's weight. */
@@ -82,7 +60,7 @@ bool head_bwd_begin(struct model_run *r, int64_t n_head, const struct model_grad
     bool ok = false;
     struct model *m = r->m;
     struct head_grad *h = &r->head_grad;
-    *h = (struct head_grad){ .frozen = m->lora != NULL, .none = n_head == 0, .sum = r->dhead, .fresh = true };
+    *h = (struct head_grad){ .frozen = r->grads->frozen, .none = n_head == 0, .sum = r->dhead, .fresh = true };
     h->own = !h->frozen && m->head_at != m->embed_at;
     TRY(!h->own || place_begin(m, g, model_n_piece(m) - 1, &h->to, err));
     if (h->own && (h->to.set || n_head <= r->head_max)) {
@@ -207,35 +185,6 @@ out:
     return ok;
 }
 
-/* Backward of product_fwd by its matrix and bias, of the gradient dy by its output and its input x, into grad; not where the base is
- * frozen. */
-static bool product_bwd_w(struct model_run *r, int64_t l, enum product which, const struct grad_place *grad, const void *dy, const void *x,
-                          struct error *err)
-{
-    const struct model *m = r->m;
-    struct linear p = linear_of(m, l, which);
-    return m->lora
-           || OP(m->dev, err, linear_bwd_w, .dw = place_of(grad, p.at), .dbias = place_or_null(m, grad, p.bias_at), .dy = dy, .x = x,
-                 .n = r->n_tok, .n_out = p.n_out, .n_in = p.n_in, .dtype = m->dtype, .set = grad->set, .any_cut = m->parts > 0);
-}
-
-/* Backward of product_fwd by its input: into dx, or added to it. */
-static bool product_bwd_x(struct model_run *r, int64_t l, enum product which, void *dx, const void *dy, bool accumulate, struct error *err)
-{
-    const struct model *m = r->m;
-    return sums_in_parts(m, which)
-               ? product_sum(r, l, which, dx, dy, accumulate, err)
-               : OP(m->dev, err, linear_bwd_x, .dx = dx, .dy = dy, .w = linear_of(m, l, which).w, .n = r->n_tok, .accumulate = accumulate);
-}
-
-/* Both, and those of an adapter. */
-static bool product_bwd(struct model_run *r, int64_t l, enum product which, const struct grad_place *grad, void *dx, const void *dy,
-                        const void *x, bool accumulate, struct error *err)
-{
-    return product_bwd_w(r, l, which, grad, dy, x, err) && product_bwd_x(r, l, which, dx, dy, accumulate, err)
-           && lora_bwd(r->m, l, which, &r->lora, grad->at, dx, dy, x, r->n_tok, err);
-}
-
 /* The gradient by what a half block gave, of dres, that by the stream: through the norm after it, in r->dh, or dres itself. */
 static bool half_bwd(struct model_run *r, const void *half, int64_t post, const float *rstd, const struct grad_place *grad,
                      const void **out, struct error *err)
@@ -243,7 +192,7 @@ static bool half_bwd(struct model_run *r, const void *half, int64_t post, const 
     const struct model *m = r->m;
     *out = post == AT_NONE ? r->dres : r->dh;
     return post == AT_NONE
-           || OP(m->dev, err, rmsnorm_bwd, .dx = r->dh, .dw = place_or_null(m, grad, post), .dy = r->dres, .x = half,
+           || OP(m->dev, err, rmsnorm_bwd, .dx = r->dh, .dw = place_or_null(r, grad, post), .dy = r->dres, .x = half,
                  .w = model_at(m, post), .rstd = rstd, .n = r->n_tok, .d = m->c.d_model, .form = m->c.norm_form, .dtype = m->dtype);
 }
 
@@ -270,30 +219,8 @@ static bool half_input_bwd(struct model_run *r, const struct acts *a, int64_t l,
             || OP(m->dev, err, rmsnorm_fwd, .y = h, .x = x, .w = model_at(m, ln), .n = n, .d = d, .eps = stream_eps(&m->c),
                   .form = m->c.norm_form, .dtype = m->dtype))
            && half_first_bwd(r, a, l, which, grad, r->dh, dy, h, false, err)
-           && OP(m->dev, err, rmsnorm_bwd, .dx = r->dres, .dw = place_or_null(m, grad, ln), .dy = r->dh, .dadd = r->dres, .x = x,
+           && OP(m->dev, err, rmsnorm_bwd, .dx = r->dres, .dw = place_or_null(r, grad, ln), .dy = r->dh, .dadd = r->dres, .x = x,
                  .w = model_at(m, ln), .rstd = rstd, .n = n, .d = d, .form = m->c.norm_form, .dtype = m->dtype);
-}
-
-/* The gradient by gate and up into a->gu, of dy by the MLP's output; and that by the last product's matrix. */
-static bool down_bwd(struct model_run *r, const struct acts *a, int64_t l, const struct grad_place *grad, const void *dy, struct error *err)
-{
-    bool ok = false;
-    struct model *m = r->m;
-    struct device *dev = m->dev;
-    int64_t n = r->n_tok, f = m->c.d_ff;
-    enum dtype t = m->dtype;
-    if (m->lora) {    // the adapter adds to dact, and needs act for it
-        TRY(a->act != r->act || OP(dev, err, swiglu_fwd, .y = r->act, .gu = a->gu, .n = n, .f = f, .act = m->c.act, .dtype = t));
-        TRY(product_bwd(r, l, PRODUCT_DOWN, grad, r->dact, dy, a->act, false, err));
-    } else {
-        TRY(product_bwd_x(r, l, PRODUCT_DOWN, r->dact, dy, false, err));
-    }
-    TRY(OP(dev, err, swiglu_bwd, .dgu = a->gu, .y = m->lora || a->act != r->act ? NULL : r->act, .dy = r->dact, .gu = a->gu, .n = n, .f = f,
-           .act = m->c.act, .dtype = t));
-    TRY(m->lora || product_bwd_w(r, l, PRODUCT_DOWN, grad, dy, a->act, err));
-    ok = true;
-out:
-    return ok;
 }
 
 /* Second half of a block: dres is the gradient by its output and becomes the gradient by res2. */
@@ -303,7 +230,7 @@ static bool mlp_bwd(struct model_run *r, const struct acts *a, int64_t l, const 
     const struct layer_at *at = &r->m->at[l];
     const void *dy;
     TRY(half_bwd(r, a->half2, at->post2, a->rstd_post2, grad, &dy, err));
-    TRY(at->router == AT_NONE ? down_bwd(r, a, l, grad, dy, err) : experts_bwd(r, a, l, grad, dy, err));
+    TRY(at->router == AT_NONE ? r->grads->down(r, a, l, grad, dy, err) : experts_bwd(r, a, l, grad, dy, err));
     TRY(half_input_bwd(r, a, l, PRODUCT_GATE_UP, at->ln2, a->res2, a->h2, a->rstd2, a->gu, grad, err));
     ok = true;
 out:
@@ -361,8 +288,8 @@ static bool last_norm_bwd(struct model_run *r, const struct model_grad *grad, st
 {
     struct model *m = r->m;
     return model_bind(m, (int)m->c.n_layer, err) && rows_scale(r, r->dh, r->n_tok, head_scale(&m->c), err)
-           && place_begin(m, grad, piece_of_layer(m, m->c.n_layer - 1), to, err) && layer_clear(m, to, m->c.n_layer - 1, err)
-           && OP(m->dev, err, rmsnorm_bwd, .dx = r->dres, .dw = place_or_null(m, to, m->norm_at), .dy = r->dh, .x = r->resf,
+           && layer_begin(r, grad, m->c.n_layer - 1, to, err)
+           && OP(m->dev, err, rmsnorm_bwd, .dx = r->dres, .dw = place_or_null(r, to, m->norm_at), .dy = r->dh, .x = r->resf,
                  .w = model_at(m, m->norm_at), .rstd = r->rstdf, .n = r->n_tok, .d = m->c.d_model, .form = m->c.norm_form,
                  .dtype = m->dtype);
 }
@@ -373,8 +300,8 @@ static bool stream_bwd(struct model_run *r, const struct model_grad *grad, struc
     const struct model *m = r->m;
     size_t bytes = (size_t)(r->n_tok * m->c.d_model) * dtype_size(m->dtype);
     bool first = m->own.first == 0;
-    if (m->lora || (first && m->own.embed))
-        return m->lora || embedding_bwd(r, grad, err);
+    if (first && m->own.embed)
+        return r->grads->frozen || embedding_bwd(r, grad, err);
     return (!first || rows_scale(r, r->dres, r->n_tok, embed_scale(m), err)) && mem_copy(m->dev, r->dinput, r->dres, bytes, COPY_D2D, err)
            && (!first || mem_copy(m->dev, r->dinput_token, r->token, (size_t)r->n_tok * 4, COPY_D2D, err));
 }
@@ -392,8 +319,7 @@ bool layers_bwd(struct model_run *r, const struct model_grad *grad, struct error
         TRY(model_bind(m, 1 + (int)l, err));
         if (r->lim.recompute_block)
             TRY(block_again(r, &r->layer[l], l, err));
-        TRY((m->own.head && l == m->c.n_layer - 1)
-            || (place_begin(m, grad, piece_of_layer(m, l), &to, err) && layer_clear(m, &to, l, err)));
+        TRY((m->own.head && l == m->c.n_layer - 1) || layer_begin(r, grad, l, &to, err));
         TRY(mlp_bwd(r, &r->layer[l], l, &to, err));
         TRY(mix_half_bwd(r, &r->layer[l], l, &to, err));
         TRY(l < m->own.first + 2 || model_ahead(m, (int)l - 1, err));

@@ -58,7 +58,7 @@ bool experts_bwd(struct model_run *r, const struct acts *a, int64_t l, const str
     TRY(a->act != r->act || OP(dev, err, swiglu_fwd, .y = r->act, .gu = a->gu, .n = n * k, .f = f, .act = c->act, .dtype = m->dtype));
     TRY(OP(dev, err, combine_bwd, .dweight = r->dweight, .x = a->act, .dx = r->dact, .weight = to->weight, .place = to->place, .n = n,
            .k = k, .f = f, .dtype = m->dtype));
-    TRY(m->lora
+    TRY(r->grads->frozen
         || OP(dev, err, group_bwd_w, .dw = place_of(grad, m->at[l].down), .dy = r->pairs, .x = a->act, .first = to->first, .n = n * k,
               .n_group = c->experts.n, .n_out = c->d_model, .n_in = f, .dtype = m->dtype, .set = grad->set));
     TRY(OP(dev, err, swiglu_bwd, .dgu = a->gu, .dy = r->dact, .gu = a->gu, .n = n * k, .f = f, .act = c->act, .dtype = m->dtype));
@@ -77,7 +77,7 @@ bool experts_input_bwd(struct model_run *r, const struct acts *a, int64_t l, con
     const struct layer_w *w = model_layer(m, l);
     const struct routes *to = &a->to;
     int64_t n = r->n_tok, e = c->experts.n, k = c->experts.k, d = c->d_model;
-    if (!m->lora) {
+    if (!r->grads->frozen) {
         TRY(pairs_gather(r, to, x, n, err));
         TRY(OP(dev, err, group_bwd_w, .dw = place_of(grad, m->at[l].gate_up), .dy = a->gu, .x = r->pairs, .first = to->first, .n = n * k,
                .n_group = e, .n_out = 2 * c->experts.d_ff, .n_in = d, .dtype = m->dtype, .set = grad->set));
@@ -86,7 +86,7 @@ bool experts_input_bwd(struct model_run *r, const struct acts *a, int64_t l, con
     TRY(OP(dev, err, combine_fwd, .y = dx, .x = r->pairs, .place = to->place, .n = n, .k = k, .d = d, .dtype = m->dtype));
     TRY(OP(dev, err, route_bwd, .dlogits = r->droute, .dweight = r->dweight, .logits = to->logits, .expert = to->expert, .n = n,
            .n_expert = e, .k = k, .normalise = c->experts.normalise, .scale = 1, .dtype = m->dtype));
-    TRY(m->lora
+    TRY(r->grads->frozen
         || OP(dev, err, linear_bwd_w, .dw = place_of(grad, m->at[l].router), .dy = r->droute, .x = x, .n = n, .n_out = e, .n_in = d,
               .dtype = m->dtype, .set = grad->set));
     TRY(OP(dev, err, linear_bwd_x, .dx = dx, .dy = r->droute, .w = w->router, .n = n, .accumulate = true));

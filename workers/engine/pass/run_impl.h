@@ -18,11 +18,6 @@ static inline float *place_of(const struct grad_place *p, int64_t at)
 {
     return p->at + (at - p->first);
 }
-/* Where the gradient of a norm or a bias goes; NULL where the model has no such part, or it is frozen. */
-static inline float *place_or_null(const struct model *m, const struct grad_place *p, int64_t at)
-{
-    return at == AT_NONE || m->lora ? NULL : place_of(p, at);
-}
 /* Where the gradient of the head's weight goes, from one chunk of rows to the next. */
 struct head_grad {
     struct grad_place to;    // the head's piece; used with own
@@ -91,8 +86,9 @@ struct run_set {
     float *rstdf;
 };
 struct model_run {
-    struct model *m;                // borrowed
-    const struct run_form *form;    // who does its work
+    struct model *m;                   // borrowed
+    const struct run_form *form;       // who does its work
+    const struct grads_form *grads;    // what its backward pass makes gradients of
     struct run_limits lim;
     int64_t head_max;    // rows of logits at a time
     float *cos, *sin;    // (max_seq_tok, rope_dims / 2) each
@@ -348,6 +344,12 @@ MUST_USE bool experts_input_bwd(struct model_run *r, const struct acts *a, int64
                                 const void *x, struct error *err);
 
 /* ---- run_sums.c */
+/* Backward of product_fwd by its input: into dx, or added to it. */
+MUST_USE bool product_bwd_x(struct model_run *r, int64_t l, enum product which, void *dx, const void *dy, bool accumulate,
+                            struct error *err);
+/* Its whole backward: by its input, by its matrix and bias, and an adapter's. */
+MUST_USE bool product_bwd(struct model_run *r, int64_t l, enum product which, const struct grad_place *grad, void *dx, const void *dy,
+                          const void *x, bool accumulate, struct error *err);
 /* A product of a layer: its matrix, its bias and its place in flat buffers. */
 struct linear {
     struct weight *w;
@@ -371,6 +373,35 @@ int norm_parts(const struct model *m);
 MUST_USE bool norm_sum(struct model_run *r, float *dq, float *dk, struct error *err);
 /* dx (n, d) = the sum over the rows of the head, from dlogits (n, vocab; ld apart). */
 MUST_USE bool head_sum(struct model_run *r, void *dx, const void *dlogits, int64_t n, int64_t ld, struct error *err);
+
+/* ---- run_grads.c, run_adapter.c */
+/* What a backward pass makes gradients of. Each form is one table: all weights (grads_all,
+ * run_grads.c), or those of an adapter, while the model's own are frozen (grads_adapter,
+ * run_adapter.c). model_run_new chooses it. */
+struct grads_form {
+    bool frozen;                // the model's own weights
+    int (*piece)(int64_t l);    // the piece that layer l's gradient belongs to
+    // Where the gradient of a norm or a bias goes; NULL: it is frozen.
+    float *(*place)(const struct grad_place *p, int64_t at);
+    // place_clear for a layer: everything that is added to.
+    bool (*layer_clear)(const struct model *m, const struct grad_place *p, int64_t l, struct error *err);
+    // Backward of product_fwd by its matrix and bias, of the gradient dy by its output and its input
+    // x, into grad.
+    bool (*product_w)(struct model_run *r, int64_t l, enum product which, const struct grad_place *grad, const void *dy, const void *x,
+                      struct error *err);
+    // The gradient by gate and up into a->gu, of dy by the MLP's output; and that by the last
+    // product's matrix.
+    bool (*down)(struct model_run *r, const struct acts *a, int64_t l, const struct grad_place *grad, const void *dy, struct error *err);
+};
+extern const struct grads_form grads_all, grads_adapter;
+/* Clear the part of an overwritten place that the backward pass adds to, from one element of the
+ * flat order to another. */
+MUST_USE bool place_clear(const struct model *m, const struct grad_place *p, int64_t from, int64_t to, struct error *err);
+/* Where the gradient of a norm or a bias goes. NULL: the model has no such part, or it is frozen. */
+static inline float *place_or_null(const struct model_run *r, const struct grad_place *p, int64_t at)
+{
+    return at == AT_NONE ? NULL : r->grads->place(p, at);
+}
 
 /* ---- run_backward.c: a backward pass on one device */
 /* A chunk of the head's rows. */

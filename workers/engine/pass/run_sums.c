@@ -6,6 +6,7 @@
  * order. A device of a team has some neighbouring parts, that is a branch of the tree. The gradient of a norm of each head, whose weight all
  * heads share, is a sum over heads and is cut likewise, where parts are of whole heads. */
 #include "workers/engine/model/model_impl.h"
+#include "workers/engine/pass/lora_product.h"
 #include "workers/engine/pass/run_impl.h"
 
 struct linear linear_of(const struct model *m, int64_t l, enum product which)
@@ -92,4 +93,19 @@ bool head_sum(struct model_run *r, void *dx, const void *dlogits, int64_t n, int
     s.seg[0].each = model_vocab_part(m);
     s.seg[0].end = m->c.vocab;
     return rows_sum(r, &s, false, err);
+}
+
+bool product_bwd_x(struct model_run *r, int64_t l, enum product which, void *dx, const void *dy, bool accumulate, struct error *err)
+{
+    const struct model *m = r->m;
+    return sums_in_parts(m, which)
+               ? product_sum(r, l, which, dx, dy, accumulate, err)
+               : OP(m->dev, err, linear_bwd_x, .dx = dx, .dy = dy, .w = linear_of(m, l, which).w, .n = r->n_tok, .accumulate = accumulate);
+}
+
+bool product_bwd(struct model_run *r, int64_t l, enum product which, const struct grad_place *grad, void *dx, const void *dy, const void *x,
+                 bool accumulate, struct error *err)
+{
+    return r->grads->product_w(r, l, which, grad, dy, x, err) && product_bwd_x(r, l, which, dx, dy, accumulate, err)
+           && lora_bwd(r->m, l, which, &r->lora, grad->at, dx, dy, x, r->n_tok, err);
 }
