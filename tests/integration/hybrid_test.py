@@ -1,5 +1,5 @@
 """Runs that train a model of gated delta nets and attention: sampler and trainer agree to the bit, one device, two and a killed run end with
-the same bytes, and what it cannot do is refused."""
+the same bytes in the layout that was loaded, and what it cannot do is refused."""
 import json
 import os
 import shutil
@@ -8,9 +8,28 @@ import unittest
 from run_tools import LIMIT, ROLLCALL, Run, RunCase
 
 STEPS = 6
+VISION = b"\1\2\3\4\5\6\7\x08"
 ONE = dict(save_interval=2)
 TWO = dict(ONE, num_trainers=2, num_inferencer=2, inference_batch_size=4, inference_microbatch_size=4, train_batch_size=4,
            train_minibatch_size=4)
+
+
+def wrap(model):
+    """Make the directory that of a model of images and text, as Qwen3.5 is published: other names, and a tensor of a vision tower."""
+    path = os.path.join(model, "model.safetensors")
+    with open(path, "rb") as f:
+        header, data = json.loads(f.read(int.from_bytes(f.read(8), "little"))), f.read()
+    wrapped = {name.replace("model.", "model.language_model.", 1): x for name, x in header.items()}
+    wrapped["model.visual.blocks.0.norm1.weight"] = {"dtype": "BF16", "shape": [4], "data_offsets": [len(data), len(data) + 8]}
+    text = json.dumps(wrapped).encode()
+    with open(path, "wb") as f:
+        f.write(len(text).to_bytes(8, "little") + text + data + VISION)
+    path = os.path.join(model, "config.json")
+    with open(path) as f:
+        inner = json.load(f)
+    with open(path, "w") as f:
+        json.dump({"architectures": ["Qwen3_5ForConditionalGeneration"], "model_type": "qwen3_5", "text_config": inner, "image_token_id": 7,
+                   "tie_word_embeddings": True}, f)
 
 
 class Hybrid(RunCase):
@@ -24,6 +43,7 @@ class Hybrid(RunCase):
         for name in ("tokenizer.json", "tokenizer_config.json"):
             if not os.path.exists(os.path.join(model, name)):
                 shutil.copy(os.path.join(dense, name), model)
+        wrap(model)
 
     def finish(self, run):
         code, last = run.wait()
@@ -50,12 +70,13 @@ class Hybrid(RunCase):
         path = os.path.join(again.dir, f"checkpoints/step-{STEPS:06d}")
         with open(os.path.join(path, "config.json")) as f:
             config = json.load(f)
-        self.assertEqual((config["model_type"], config["layer_types"], config["linear_num_value_heads"]),
-                         ("qwen3_5_text", ["linear_attention", "linear_attention", "full_attention"], 4))
+        self.assertEqual((config["model_type"], config["image_token_id"], config["text_config"]["layer_types"]),
+                         ("qwen3_5", 7, ["linear_attention", "linear_attention", "full_attention"]))
         with open(os.path.join(path, "model.safetensors"), "rb") as f:
-            header = json.loads(f.read(int.from_bytes(f.read(8), "little")))
-        self.assertEqual(header["model.layers.0.linear_attn.conv1d.weight"]["shape"], [256, 1, 4])
-        self.assertEqual(header["model.layers.2.self_attn.q_proj.weight"]["shape"], [256, 128])
+            header, data = json.loads(f.read(int.from_bytes(f.read(8), "little"))), f.read()
+        self.assertEqual(header["model.language_model.layers.0.linear_attn.conv1d.weight"]["shape"], [256, 1, 4])
+        self.assertEqual(header["model.language_model.layers.2.self_attn.q_proj.weight"]["shape"], [256, 128])
+        self.assertEqual(data[slice(*header["model.visual.blocks.0.norm1.weight"]["data_offsets"])], VISION)
 
     def test_what_states_cannot_do_yet_is_refused_before_anything_starts(self):
         for extra, settings, words in [

@@ -11,8 +11,10 @@
 #include <string.h>
 #include <cmocka.h>
 #include <inttypes.h>
+#include <jansson.h>
 #include "workers/engine/model/lora.h"
 #include "workers/engine/model/model.h"
+#include "workers/engine/model/safetensors.h"
 #include "workers/engine/model/stages.h"
 #include "workers/engine/model/team.h"
 #include "workers/engine/pass/pass.h"
@@ -140,10 +142,21 @@ static void an_adapter_goes_on_the_mlp(UNUSED void **state)
     device_free(dev);
 }
 
+static void folder_remove(const char *dir)
+{
+    static const char *const files[] = { "config.json", "model.safetensors" };
+    char path[4096];
+    for (size_t f = 0; f < ARRAY_SIZE(files); f++) {
+        snprintf(path, sizeof path, "%s/%s", dir, files[f]);
+        remove(path);
+    }
+    remove(dir);
+}
+
 static void a_saved_model_loads_as_the_same_bytes(UNUSED void **state)
 {
     struct device *dev = device_new("cpu:0", 1, &err);
-    char from[4096], to[] = "/tmp/hybrid-XXXXXX", path[4096];
+    char from[4096], to[] = "/tmp/hybrid-XXXXXX";
     snprintf(from, sizeof from, "%s/golden/models/qwen3-5", getenv("TEST_DATA_DIR") ? getenv("TEST_DATA_DIR") : TEST_DATA_DIR);
     struct model *m = model_load(from, dev, DT_F32, &err);
     if (!m)
@@ -159,12 +172,90 @@ static void a_saved_model_loads_as_the_same_bytes(UNUSED void **state)
     assert_int_equal(a, b);
     model_free(m);
     model_free(back);
-    static const char *const files[] = { "config.json", "model.safetensors" };
-    for (size_t f = 0; f < ARRAY_SIZE(files); f++) {
-        snprintf(path, sizeof path, "%s/%s", to, files[f]);
-        remove(path);
+    folder_remove(to);
+    device_free(dev);
+}
+
+#define N_BESIDE 2
+/* Write the golden model as the text part of one of images, with a tensor of the vision tower and one of a prediction layer. */
+static void wrapped_write(const char *from, const char *dir, const struct st_out beside[N_BESIDE])
+{
+    static char names[64][128];
+    struct st_out out[64];
+    char path[4096];
+    struct shards *s = shards_open(from, &err);
+    assert_true(s && shards_n(s) + N_BESIDE < 64);
+    int64_t n = shards_n(s);
+    for (int64_t i = 0; i < n; i++) {
+        const struct st_tensor *t = shards_at(s, i);
+        bool inner = strncmp(t->name, "model.", 6) == 0;
+        snprintf(names[i], sizeof names[i], "%s%s", inner ? "model.language_model." : "", t->name + (inner ? 6 : 0));
+        out[i] = (struct st_out){ .name = names[i], .dtype = t->dtype, .n_dim = t->n_dim, .data = t->data };
+        memcpy(out[i].dim, t->dim, sizeof out[i].dim);
     }
-    remove(to);
+    memcpy(out + n, beside, N_BESIDE * sizeof *beside);
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    if (!st_write(path, out, n + N_BESIDE, &err))
+        fail_msg("%s", err.text);
+    shards_close(s);
+    snprintf(path, sizeof path, "%s/config.json", from);
+    json_t *inner = json_load_file(path, 0, NULL);
+    json_t *outer = json_pack("{s:[s], s:s, s:O, s:{s:i}, s:b}", "architectures", "Qwen3_5ForConditionalGeneration", "model_type",
+                              "qwen3_5", "text_config", inner, "vision_config", "depth", 2, "tie_word_embeddings", 1);
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    assert_int_equal(json_dump_file(outer, path, JSON_INDENT(1)), 0);
+    json_decref(inner);
+    json_decref(outer);
+}
+
+static void a_wrapped_model_is_saved_as_it_was_loaded(UNUSED void **state)
+{
+    static const float vision[2 * 3 * 1 * 2 * 2] = { 1, 2, 3 };
+    static const uint16_t next[4] = { 7, 8, 9, 10 };
+    const struct st_out beside[N_BESIDE] = {
+        { .name = "model.visual.patch_embed.proj.weight", .dtype = ST_F32, .n_dim = 5, .dim = { 2, 3, 1, 2, 2 }, .data = vision },
+        { .name = "mtp.fc.weight", .dtype = ST_BF16, .n_dim = 2, .dim = { 2, 2 }, .data = next },
+    };
+    struct device *dev = device_new("cpu:0", 1, &err);
+    char flat[4096], from[] = "/tmp/wrapped-XXXXXX", to[] = "/tmp/wrapped-XXXXXX", path[4096];
+    snprintf(flat, sizeof flat, "%s/golden/models/qwen3-5", getenv("TEST_DATA_DIR") ? getenv("TEST_DATA_DIR") : TEST_DATA_DIR);
+    assert_true(mkdtemp(from) && mkdtemp(to));
+    wrapped_write(flat, from, beside);
+    struct model *plain = model_load(flat, dev, DT_F32, &err), *m = model_load(from, dev, DT_F32, &err);
+    if (!plain || !m)
+        fail_msg("%s", err.text);
+    uint64_t a, b;
+    assert_true(model_weights_hash(plain, &a, &err) && model_weights_hash(m, &b, &err));
+    assert_int_equal(a, b);
+    struct shards *before = shards_open(from, &err);
+    snprintf(path, sizeof path, "%s/config.json", from);
+    json_t *config = json_load_file(path, 0, NULL);
+    folder_remove(from);    // a checkpoint that a run has begun with may go
+    if (!model_save(m, to, &err))
+        fail_msg("%s", err.text);
+    struct shards *after = shards_open(to, &err);
+    assert_true(before && after);
+    assert_int_equal(shards_n(before), shards_n(after));
+    for (int64_t i = 0; i < shards_n(before); i++) {
+        const struct st_tensor *x = shards_at(before, i), *y = shards_find(after, x->name);
+        if (!y || y->dtype != x->dtype || y->n_dim != x->n_dim || memcmp(x->dim, y->dim, sizeof x->dim) != 0
+            || memcmp(x->data, y->data, x->size_bytes) != 0)
+            fail_msg("'%s' is not saved as it was", x->name);
+    }
+    snprintf(path, sizeof path, "%s/config.json", to);
+    json_t *saved = json_load_file(path, 0, NULL);
+    assert_true(json_equal(config, saved));
+    json_decref(config);
+    json_decref(saved);
+    shards_close(before);
+    shards_close(after);
+    model_free(m);
+    model_free(plain);
+    struct model *back = model_load(to, dev, DT_F32, &err);
+    assert_true(back && model_weights_hash(back, &b, &err));
+    assert_int_equal(a, b);
+    model_free(back);
+    folder_remove(to);
     device_free(dev);
 }
 
@@ -177,6 +268,7 @@ int main(void)
         cmocka_unit_test(layouts_that_states_do_not_have_yet_are_refused),
         cmocka_unit_test(an_adapter_goes_on_the_mlp),
         cmocka_unit_test(a_saved_model_loads_as_the_same_bytes),
+        cmocka_unit_test(a_wrapped_model_is_saved_as_it_was_loaded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

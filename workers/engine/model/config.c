@@ -61,8 +61,9 @@ static const struct family {
         bool reads_dense;        // "decoder_sparse_step" and "mlp_only_layers"
         enum expert_files files;
     } experts;
-    bool delta;           // most layers have a gated delta net, and the others gates on their heads
-    bool named_tokens;    // the class has bos, eos and pad tokens of the published vocabulary
+    bool keeps_wrapper;    // as in struct model_config
+    bool delta;            // most layers have a gated delta net, and the others gates on their heads
+    bool named_tokens;     // the class has bos, eos and pad tokens of the published vocabulary
 } families[] = {
     [FAMILY_QWEN2] = { "qwen2", "Qwen2ForCausalLM", .rope.theta = 10000, .qkv_bias = true, .windows = WINDOWS_UPPER, .window = 4096 },
     [FAMILY_QWEN3] = { "qwen3", "Qwen3ForCausalLM", .rope.theta = 10000, .qk_norm = true, .d_head = 128, .attention_bias = true,
@@ -137,7 +138,7 @@ static const struct family {
                              .experts = { "num_local_experts", "intermediate_size", .normalises = true, .files = EXPERTS_FUSED } },
     [FAMILY_QWEN3_5] = { "qwen3_5_text", "Qwen3_5ForCausalLM", .wrapper = "qwen3_5", .n_head = 16, .vocab = 248320, .rms_eps = 1e-6,
                          .rope = { .theta = 10000, .partial = true, .part = 0.25 }, .n_kv_head = 4, .d_head = 256, .attention_bias = true,
-                         .qk_norm = true, .norm_form = NORM_GEMMA, .delta = true, .named_tokens = true },
+                         .qk_norm = true, .norm_form = NORM_GEMMA, .keeps_wrapper = true, .delta = true, .named_tokens = true },
 };
 
 static const struct activation {
@@ -478,6 +479,7 @@ static bool object_read(struct model_config *c, const struct fields *r, struct e
     c->norm_place = f->norm_place;
     c->norm_form = f->norm_form;
     c->fused_names = f->fused_names;
+    c->keeps_wrapper = f->keeps_wrapper;
     if (!act_read(r, f, c, err))
         return false;
     c->n_head = f->n_head;

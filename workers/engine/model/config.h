@@ -58,16 +58,17 @@ struct model_config {
     enum norm_place norm_place;
     enum norm_form norm_form;    // of all norms
     enum gate_act act;
-    bool wrapped;         // it was the text part of a model of images and text: the files' names have a prefix, others are left out
-    bool fused_names;     // the files hold qkv_proj and gate_up_proj, not their parts (Phi-3)
-    bool tied;            // the head is the embedding
-    bool head_differs;    // config.json says tied, but the files hold another head: tied is false (transformers 5 and vLLM do the same)
-    bool qkv_bias;        // Qwen2: yes; else attention_bias
-    bool o_bias;          // attention_bias
-    bool mlp_bias;        // of gate, up and down
-    bool qk_norm;         // RMSNorm of every query and key head before RoPE (Qwen3)
-    bool qk_norm_wide;    // ... instead of all query heads together, and all key heads (OLMo)
-    int64_t window;       // sliding_window: keys that a query sees in the layers below; 0: none
+    bool wrapped;          // it was the text part of a model of images and text: the files' names have a prefix, others are left out
+    bool keeps_wrapper;    // it is saved with the names and with the other parts that the files had (wrapper.h)
+    bool fused_names;      // the files hold qkv_proj and gate_up_proj, not their parts (Phi-3)
+    bool tied;             // the head is the embedding
+    bool head_differs;     // config.json says tied, but the files hold another head: tied is false (transformers 5 and vLLM do the same)
+    bool qkv_bias;         // Qwen2: yes; else attention_bias
+    bool o_bias;           // attention_bias
+    bool mlp_bias;         // of gate, up and down
+    bool qk_norm;          // RMSNorm of every query and key head before RoPE (Qwen3)
+    bool qk_norm_wide;     // ... instead of all query heads together, and all key heads (OLMo)
+    int64_t window;        // sliding_window: keys that a query sees in the layers below; 0: none
     uint64_t slides[CONFIG_LAYERS_MAX / 64];     // bit l: layer l has the window
     double attn_cap, logit_cap;                  // soft caps of scores and of logits (Gemma 2); 0: none
     int64_t query_scalar;                        // scores are divided by its root instead of d_head's (Gemma); 0: d_head's

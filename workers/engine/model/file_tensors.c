@@ -15,6 +15,16 @@ const struct st_tensor *file_tensor(const struct model_config *c, const struct s
     return shards_find(s, path);
 }
 
+bool file_tensor_is_beside(const struct model_config *c, const char *name)
+{
+    static const char *const images[] = { "vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector.",
+                                          "model.visual." };
+    for (size_t i = 0; c->wrapped && i < ARRAY_SIZE(images); i++)
+        if (strncmp(name, images[i], strlen(images[i])) == 0)
+            return true;
+    return c->keeps_wrapper && strncmp(name, "mtp.", 4) == 0;
+}
+
 static bool values_differ(const struct st_tensor *a, const struct st_tensor *b)
 {
     enum { PART = 4096 };

@@ -13,6 +13,7 @@
 #include "workers/engine/model/products.h"
 #include "workers/engine/model/stages.h"
 #include "workers/engine/model/team_impl.h"
+#include "workers/engine/model/wrapper.h"
 
 /* ---- the table */
 struct table {
@@ -346,6 +347,7 @@ void model_free(struct model *m)
         free(m);
         return;
     }
+    wrapper_free(m);
     weights_free(m);
     bound_free(m);
     source_free(m);

@@ -142,6 +142,7 @@ struct model {
     int n_sliced;                // a shape: devices that its model would have slices on; else 0
     struct team *team;           // devices that it works on (team.h); owned. NULL: its own only
     const struct model *base;    // a view: the model whose memory and handles these are; else NULL
+    struct wrapper *wrapper;     // what its files hold beside it (wrapper.h); owned, NULL: nothing is kept
     struct lora *lora;           // the adapter, which alone is trained (lora_impl.h); NULL: none
 };
 static inline struct attn_heads model_heads(const struct model *m)

@@ -12,8 +12,8 @@ enum st_dtype {
     ST_F16,
     ST_BF16,
     ST_OTHER,
-};    // ST_OTHER: well-formed but of a type we do not convert
-#define ST_DIM_MAX 4
+};                      // ST_OTHER: well-formed but of a type we do not convert
+#define ST_DIM_MAX 6    // a vision tower's first convolution has 5
 struct st_tensor {
     const char *name;    // borrowed from the shards
     enum st_dtype dtype;

@@ -11,6 +11,7 @@
 #include "protocol/base/json_text.h"
 #include "protocol/base/mix64.h"
 #include "protocol/base/parallel.h"
+#include "workers/engine/model/file_tensors.h"
 #include "workers/engine/model/lora.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/model/safetensors.h"
@@ -187,7 +188,7 @@ static bool masters_from_weights(struct trainer *t, const char *path, float *fla
     memset(flat, 0, (size_t)trainer_grad_n(t) * 4);
     for (int64_t i = 0; ok && i < model_n_tensor(m); i++) {
         const struct tensor *x = model_tensor(m, i);
-        const struct st_tensor *f = shards_find(s, x->name);
+        const struct st_tensor *f = file_tensor(model_config(m), s, x->name);
         if (!f || f->dtype == ST_OTHER || f->n_elem != x->n_elem)
             ok = error_set(err, ERR_DATA, "'%s': tensor '%s' is missing or of another size", path, x->name);
         else
