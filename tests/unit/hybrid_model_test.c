@@ -12,6 +12,7 @@
 #include <cmocka.h>
 #include <inttypes.h>
 #include <jansson.h>
+#include <math.h>
 #include "workers/engine/model/lora.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/model/safetensors.h"
@@ -142,6 +143,53 @@ static void an_adapter_goes_on_the_mlp(UNUSED void **state)
     device_free(dev);
 }
 
+/* The gradient of random coefficients of log-probs; the caller's to free. */
+static float *gradient(struct device *dev, int parts)
+{
+    enum { TOK = 90 };
+    int32_t token[TOK], target[TOK], cu[] = { 0, 70, TOK };
+    float temperature[TOK], coef[TOK], logp[TOK];
+    for (int i = 0; i < TOK; i++) {
+        token[i] = i * i * 7 % 280;
+        target[i] = i == 69 || i == TOK - 1 ? -1 : (i + 1) * (i + 1) * 7 % 280;
+        temperature[i] = 1;
+        coef[i] = (float)(i % 7 - 3) * 0.1f;
+    }
+    struct model *m = model_new_random(config_shape("starter-hybrid", &err), 3, dev, DT_F32, &err);
+    struct run_limits lim = { .max_tok = TOK, .max_seq = 2, .max_seq_tok = TOK, .train = true };
+    struct model_run *r = m && model_parts_set(m, parts, &err) ? model_run_new(m, &lim, &err) : NULL;
+    struct model_batch b = { .n_seq = 2, .n_tok = TOK, .token = token, .cu_tok = cu };
+    struct token_loss loss = { .target = target, .temperature = temperature, .coef = coef, .logp = logp };
+    float *sum = m ? calloc((size_t)model_n_flat(m), sizeof *sum) : NULL;
+    if (!r || !model_forward_train(r, &b, &err) || !model_backward(r, &loss, &(struct model_grad){ .flat = sum }, &err))
+        fail_msg("%s", err.text);
+    model_run_free(r);
+    model_free(m);
+    return sum;
+}
+
+/* With sum_parts attention's sums and the MLP's are cut; those of a gated delta net are not, for no team shares them. */
+static void sums_in_parts_give_the_gradient_up_to_rounding(UNUSED void **state)
+{
+    struct device *dev = device_new("cpu:0", 1, &err);
+    struct model *m = model_new_shape(config_shape("starter-hybrid", &err), dev, DT_F32, &err);
+    float *whole = gradient(dev, 0), *parts = gradient(dev, 4);
+    for (int64_t t = 0; t < model_n_tensor(m); t++) {
+        const struct tensor *x = model_tensor(m, t);
+        double apart = 0, norm = 0;
+        for (int64_t i = x->offset; i < x->offset + x->n_elem; i++) {
+            apart += ((double)whole[i] - parts[i]) * ((double)whole[i] - parts[i]);
+            norm += (double)whole[i] * whole[i];
+        }
+        if (!(norm > 0 && apart < 1e-10 * norm))
+            fail_msg("the gradient of %s is %g of its norm away", x->name, sqrt(apart / norm));
+    }
+    free(whole);
+    free(parts);
+    model_free(m);
+    device_free(dev);
+}
+
 static void folder_remove(const char *dir)
 {
     static const char *const files[] = { "config.json", "model.safetensors" };
@@ -267,6 +315,7 @@ int main(void)
         cmocka_unit_test(what_would_change_the_numbers_is_refused_by_name),
         cmocka_unit_test(layouts_that_states_do_not_have_yet_are_refused),
         cmocka_unit_test(an_adapter_goes_on_the_mlp),
+        cmocka_unit_test(sums_in_parts_give_the_gradient_up_to_rounding),
         cmocka_unit_test(a_saved_model_loads_as_the_same_bytes),
         cmocka_unit_test(a_wrapped_model_is_saved_as_it_was_loaded),
     };
