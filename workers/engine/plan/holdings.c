@@ -104,19 +104,24 @@ static struct holding *row_add(struct holdings *out, enum holding_use use, enum 
     return row;
 }
 
+/* Lay a row over devices. */
+static void row_put(struct holding *row, int n_stage, int n_slice)
+{
+    row->n_stage = n_stage;
+    row->n_slice = n_slice;
+    row->form = n_stage > 1 ? HELD_STAGES : n_slice > 1 ? HELD_SLICES : HELD_WHOLE;
+}
+
 /* Over the devices of the trainer. */
 static void trained_put(struct holding *row, const struct holder *h)
 {
-    row->n_stage = h->n_stage;
-    row->n_slice = h->n_slice;
-    row->form = h->n_stage > 1 ? HELD_STAGES : h->n_slice > 1 ? HELD_SLICES : HELD_WHOLE;
+    row_put(row, h->n_stage, h->n_slice);
 }
 
 /* Over the devices of the sampler. */
 static void sampled_put(struct holding *row, const struct holder *h)
 {
-    row->n_slice = h->n_sampler;
-    row->form = h->n_sampler > 1 ? HELD_SLICES : HELD_WHOLE;
+    row_put(row, 1, h->n_sampler);
 }
 
 static void trainer_rows(struct holdings *out, const struct holder *h)
@@ -235,22 +240,29 @@ const char *holding_from_name(enum holding_from from)
     return name[from];
 }
 
+/* "4 slices"; one of them needs no words. */
+static void several_text(char *out, size_t size, int n, const char *what)
+{
+    out[0] = '\0';
+    if (n > 1)
+        snprintf(out, size, "%d %s", n, what);
+}
+
 const char *holding_form_text(const struct holding *h, char *out, size_t size)
 {
-    char versions[32] = "", stages[32] = "", slices[32] = "";
-    if (h->n_version > 1)
-        snprintf(versions, sizeof versions, "%d times ", h->n_version);
-    if (h->n_stage > 1)
-        snprintf(stages, sizeof stages, "%d stages%s", h->n_stage, h->n_slice > 1 ? " of " : "");
-    if (h->n_slice > 1)
-        snprintf(slices, sizeof slices, "%d slices", h->n_slice);
-    const char *whole = h->form == HELD_VIEW ? "the frozen base" : h->form == HELD_WHOLE ? "whole" : "";
-    if (h->form == HELD_VIEW)
-        snprintf(out, size, "%s", whole);
-    else if (h->shards)
-        snprintf(out, size, "%sshards%s%s%s", versions, whole[0] ? "" : " of ", stages, slices);
+    static const char *const undivided[] = {
+        [HELD_WHOLE] = "whole", [HELD_SLICES] = "", [HELD_STAGES] = "", [HELD_VIEW] = "the frozen base"
+    };
+    char versions[32], stages[32], slices[32];
+    const char *whole = undivided[h->form];
+    several_text(versions, sizeof versions, h->n_version, "times ");
+    several_text(stages, sizeof stages, h->n_stage, "stages");
+    several_text(slices, sizeof slices, h->n_slice, "slices");
+    const char *of = stages[0] && slices[0] ? " of " : "";
+    if (h->shards)
+        snprintf(out, size, "%sshards%s%s%s%s", versions, whole[0] ? "" : " of ", stages, of, slices);
     else
-        snprintf(out, size, "%s%s%s%s", versions, whole, stages, slices);
+        snprintf(out, size, "%s%s%s%s%s", versions, whole, stages, of, slices);
     return out;
 }
 

@@ -66,112 +66,140 @@ static bool bracketed(const char *q, const char *end)
     return d > q + 1 && *q == '(' && d < end && *d == ')';
 }
 
+/* A number while it is read: its digits, without separators and point, and where reading goes on. */
+struct digits {
+    const char *s;
+    size_t len;
+    const char *end;
+};
+
+/* Digits in groups of three, the first of which ends at d->end and the second of which begins at group: go on while groups follow, all after
+ * the same kind of separator. */
+static void groups_lex(struct parser *p, const char *group, struct digits *d)
+{
+    char *copy = math_take(p->m, (size_t)(p->end - d->s) + 1);
+    if (!copy)
+        return;
+    memcpy(copy, d->s, d->len);
+    const char *r = group, *behind = d->end;
+    size_t n = d->len;
+    bool comma = d->end[0] == ',' && d->end[1] != '\\';
+    while (r) {
+        memcpy(copy + n, r, 3);
+        n += 3;
+        behind = r + 3;
+        bool more_comma = behind < p->end && *behind == ',' && !(behind + 1 < p->end && behind[1] == '\\');
+        r = thousands_at(p, behind);
+        if (r && more_comma != comma)
+            r = NULL;
+    }
+    const char *next = space_skip(behind, p->end);
+    if (!(comma && next < p->end && *next == ','))    // "1,234, 5" is a list
+        *d = (struct digits){ copy, n, behind };
+}
+
+/* The digits that repeat, at the end of a fraction whose other digits are f to fe: under a bar, or after none in brackets. Returns where they
+ * begin, and *end; NULL: none do. */
+static const char *repeat_find(const struct parser *p, const char *f, const char *fe, const char **end)
+{
+    const char *rep = NULL, *rep_end = NULL;
+    for (int i = 0; i < 2; i++) {
+        const char *mark = i ? "\\bar{" : "\\overline{";
+        if (starts(fe, p->end, mark)) {
+            rep = rep_end = fe + strlen(mark);
+            while (rep_end < p->end && is_digit(*rep_end))
+                rep_end++;
+            if (rep_end == rep || rep_end == p->end || *rep_end != '}')
+                rep = NULL;
+        }
+    }
+    if (!rep && fe == f && bracketed(f, p->end)) {
+        rep = rep_end = f + 1;
+        while (*rep_end != ')')
+            rep_end++;
+    }
+    *end = rep_end;
+    return rep;
+}
+
+/* What follows the point, or the comma in its place, at d->end. False: it is not a number, since dots do not enclose what repeats. */
+static bool fraction_lex(struct parser *p, bool point, struct digits *d)
+{
+    struct math_token *t = &p->t;
+    const char *f = d->end + 1, *fe = f, *rep_end = NULL;
+    while (fe < p->end && is_digit(*fe))
+        fe++;
+    const char *rep = point ? repeat_find(p, f, fe, &rep_end) : NULL;
+    char dotted[18];
+    size_t nf = (size_t)(fe - f), nr = rep ? (size_t)(rep_end - rep) : 0, n_dotted;
+    const char *after = rep ? rep_end + 1 : fe, *dots = point && !rep ? dotted_digits(fe, p->end, dotted, &n_dotted) : NULL;
+    if (!dots && !rep && starts(fe, p->end, "\\dot")) {
+        t->kind = T_BAD;
+        t->end = fe;
+        return false;
+    }
+    if (dots) {
+        rep = dotted;
+        nr = n_dotted;
+        after = dots;
+    }
+    char *copy = math_take(p->m, d->len + nf + nr + 1);
+    if (!copy)
+        return true;
+    memcpy(copy, d->s, d->len);
+    memcpy(copy + d->len, f, nf);
+    if (rep)
+        memcpy(copy + d->len + nf, rep, nr);
+    *d = (struct digits){ copy, d->len + nf + nr, after };
+    t->scale = (int32_t)(nf + nr);
+    t->repeat = (int32_t)nr;
+    t->decimal = true;
+    return true;
+}
+
+/* The exponent of 1.5e-3, at d->end. */
+static void exponent_lex(struct parser *p, struct digits *d)
+{
+    const char *x = d->end + 1;
+    bool minus = x < p->end && *x == '-';
+    x += x < p->end && (*x == '-' || *x == '+');
+    const char *xs = x;
+    int32_t e = 0;
+    while (x < p->end && is_digit(*x) && x - xs < 4)
+        e = e * 10 + (*x++ - '0');
+    if (x > xs && !(x < p->end && (is_letter(*x) || is_digit(*x) || *x == '.' || *x == '^'))) {
+        p->t.scale -= minus ? -e : e;
+        p->t.decimal = true;
+        d->end = x;
+    }
+}
+
 static void number_lex(struct parser *p, const char *s)
 {
     struct math_token *t = &p->t;
     const char *q = s;
     while (q < p->end && is_digit(*q))
         q++;
-    const char *digits = s;
-    size_t len = (size_t)(q - s);
-    const char *group = len >= 1 && len <= 3 && *s != '0' ? thousands_at(p, q) : NULL;
-    if (group) {    // continue while groups of three follow, all after the same kind of separator
-        char *copy = math_take(p->m, (size_t)(p->end - s) + 1);
-        if (copy) {
-            memcpy(copy, s, len);
-            const char *r = group, *behind = q;
-            size_t n = len;
-            bool comma = *q == ',' && q[1] != '\\';
-            while (r) {
-                memcpy(copy + n, r, 3);
-                n += 3;
-                behind = r + 3;
-                bool more_comma = behind < p->end && *behind == ',' && !(behind + 1 < p->end && behind[1] == '\\');
-                r = thousands_at(p, behind);
-                if (r && more_comma != comma)
-                    r = NULL;
-            }
-            const char *next = space_skip(behind, p->end);
-            if (!(comma && next < p->end && *next == ',')) {    // "1,234, 5" is a list
-                digits = copy;
-                len = n;
-                q = behind;
-            }
-        }
-    }
+    struct digits d = { s, (size_t)(q - s), q };
+    const char *group = d.len >= 1 && d.len <= 3 && *s != '0' ? thousands_at(p, q) : NULL;
+    if (group)
+        groups_lex(p, group, &d);
     t->scale = 0;
     t->repeat = 0;
     t->decimal = false;
+    q = d.end;
     bool point = q < p->end && *q == '.' && q + 1 < p->end
                  && (is_digit(q[1]) || starts(q + 1, p->end, "\\overline{") || starts(q + 1, p->end, "\\bar{")
                      || starts(q + 1, p->end, "\\dot") || bracketed(q + 1, p->end));
-    bool comma = p->plain && !group && q + 1 < p->end && *q == ',' && is_digit(q[1]) && len > 0;
-    if (point || comma) {
-        const char *f = q + 1, *fe = f;
-        while (fe < p->end && is_digit(*fe))
-            fe++;
-        const char *rep = NULL, *rep_end = NULL;
-        for (int i = 0; i < 2 && point; i++) {
-            const char *mark = i ? "\\bar{" : "\\overline{";
-            if (starts(fe, p->end, mark)) {
-                rep = rep_end = fe + strlen(mark);
-                while (rep_end < p->end && is_digit(*rep_end))
-                    rep_end++;
-                if (rep_end == rep || rep_end == p->end || *rep_end != '}')
-                    rep = NULL;
-            }
-        }
-        if (point && !rep && fe == f && bracketed(f, p->end)) {
-            rep = rep_end = f + 1;
-            while (*rep_end != ')')
-                rep_end++;
-        }
-        char dotted[18];
-        size_t nf = (size_t)(fe - f), nr = rep ? (size_t)(rep_end - rep) : 0, n_dotted;
-        const char *after = rep ? rep_end + 1 : fe, *dots = point && !rep ? dotted_digits(fe, p->end, dotted, &n_dotted) : NULL;
-        if (!dots && !rep && starts(fe, p->end, "\\dot")) {    // dots that do not enclose what repeats
-            t->kind = T_BAD;
-            t->end = fe;
-            return;
-        }
-        if (dots) {
-            rep = dotted;
-            nr = n_dotted;
-            after = dots;
-        }
-        char *copy = math_take(p->m, len + nf + nr + 1);
-        if (copy) {
-            memcpy(copy, digits, len);
-            memcpy(copy + len, f, nf);
-            if (rep)
-                memcpy(copy + len + nf, rep, nr);
-            digits = copy;
-            len += nf + nr;
-            t->scale = (int32_t)(nf + nr);
-            t->repeat = (int32_t)nr;
-            t->decimal = true;
-            q = after;
-        }
-    }
-    /* 1.5e-3 */
-    if (q < p->end && (*q == 'e' || *q == 'E') && t->repeat == 0) {
-        const char *x = q + 1;
-        bool minus = x < p->end && *x == '-';
-        x += x < p->end && (*x == '-' || *x == '+');
-        const char *xs = x;
-        int32_t e = 0;
-        while (x < p->end && is_digit(*x) && x - xs < 4)
-            e = e * 10 + (*x++ - '0');
-        if (x > xs && !(x < p->end && (is_letter(*x) || is_digit(*x) || *x == '.' || *x == '^'))) {
-            t->scale -= minus ? -e : e;
-            t->decimal = true;
-            q = x;
-        }
-    }
+    bool comma = p->plain && !group && q + 1 < p->end && *q == ',' && is_digit(q[1]) && d.len > 0;
+    if ((point || comma) && !fraction_lex(p, point, &d))
+        return;
+    if (d.end < p->end && (*d.end == 'e' || *d.end == 'E') && t->repeat == 0)
+        exponent_lex(p, &d);
     t->kind = T_NUM;
-    t->s = digits;
-    t->len = (int32_t)len;
-    t->end = q;
+    t->s = d.s;
+    t->len = (int32_t)d.len;
+    t->end = d.end;
 }
 
 bool group_find(const char *p, const char *end, const char **from, const char **to)
@@ -444,89 +472,72 @@ static void command_token(struct parser *p, const char *s)    // s is at the bac
     }
 }
 
-void token_next(struct parser *p)
+/* A word, which may stand for a sign: "and", "percent", "degrees". */
+static void word_token(struct parser *p, const char *s)
 {
     struct math_token *t = &p->t;
-    const char *s = space_skip(p->p, p->end);
-    t->space = s > p->p;
-    t->line = false;
-    t->join = 0;
-    t->cmd = NULL;
-    p->p = s;
-    if (s >= p->end) {
-        t->kind = T_END;
-        t->end = p->end;
-        t->s = p->end;
-        t->len = 0;
+    const char *q = s;
+    while (q < p->end && is_letter(*q))
+        q++;
+    t->kind = T_WORD;
+    t->len = (int32_t)(q - s);
+    t->end = q;
+    size_t n = (size_t)t->len;
+    // 1orx, (1,2)or(2,1)
+    bool glued = s > p->start && (is_digit(s[-1]) || s[-1] == ')' || s[-1] == ']' || s[-1] == '}');
+    t->join = join_of(s, n);
+    if (word_is(s, n, "and") || word_is(s, n, "or")) {
+        char_token(p, ',', q);
+    } else if (glued && (starts(s, q, "or") || starts(s, q, "and"))) {
+        t->join = *s == 'o' ? 'o' : 'a';
+        char_token(p, ',', s + (*s == 'o' ? 2 : 3));
+    } else if (is_percent_word(s, n)) {
+        char_token(p, '%', q);
+    } else if (word_is(s, n, "degrees") || word_is(s, n, "degree")) {
+        t->kind = T_CMD;
+        t->cmd = math_command_find(p->m, "circ", 4);
+    }
+}
+
+/* A character beyond ASCII: what a command says too, the sign of a currency, a Chinese unit. */
+static void unicode_token(struct parser *p, const char *s)
+{
+    struct math_token *t = &p->t;
+    size_t len;
+    const char *name = unicode_command(s, p->end, &len);
+    if (name) {
+        const struct math_command *cmd = math_command_find(p->m, name, strlen(name));
+        t->kind = T_CMD;
+        t->cmd = cmd;
+        t->s = cmd->name;
+        t->len = (int32_t)strlen(cmd->name);
+        t->end = s + len;
+        if (cmd->class == C_CHAR) {
+            t->join = join_of(cmd->name, strlen(cmd->name));
+            char_token(p, (char)cmd->arg, t->end);
+        } else if (cmd->class == C_REL)
+            rel_token(p, (enum math_rel)cmd->arg, t->end);
         return;
     }
-    t->s = s;
-    t->len = 1;
-    unsigned char c = (unsigned char)*s;
-    char next = s + 1 < p->end ? s[1] : 0;
-    if (is_digit((char)c) || (c == '.' && is_digit(next))) {
-        number_lex(p, s);
+    const char *currency = currency_at(s, p->end, &len);
+    if (currency) {
+        p->currency = p->depth == 0 ? currency : p->currency;
+        token_beyond(p, s + len);
         return;
     }
-    if (is_letter((char)c)) {
-        const char *q = s;
-        while (q < p->end && is_letter(*q))
-            q++;
-        t->kind = T_WORD;
-        t->len = (int32_t)(q - s);
-        t->end = q;
-        size_t n = (size_t)t->len;
-        // 1orx, (1,2)or(2,1)
-        bool glued = s > p->start && (is_digit(s[-1]) || s[-1] == ')' || s[-1] == ']' || s[-1] == '}');
-        t->join = join_of(s, n);
-        if (word_is(s, n, "and") || word_is(s, n, "or")) {
-            char_token(p, ',', q);
-        } else if (glued && (starts(s, q, "or") || starts(s, q, "and"))) {
-            t->join = *s == 'o' ? 'o' : 'a';
-            char_token(p, ',', s + (*s == 'o' ? 2 : 3));
-        } else if (is_percent_word(s, n)) {
-            char_token(p, '%', q);
-        } else if (word_is(s, n, "degrees") || word_is(s, n, "degree")) {
-            t->kind = T_CMD;
-            t->cmd = math_command_find(p->m, "circ", 4);
-        }
-        return;
-    }
-    if (c == '\\') {
-        command_token(p, s);
-        return;
-    }
-    if (c >= 0x80) {
-        size_t len;
-        const char *name = unicode_command(s, p->end, &len);
-        if (name) {
-            const struct math_command *cmd = math_command_find(p->m, name, strlen(name));
-            t->kind = T_CMD;
-            t->cmd = cmd;
-            t->s = cmd->name;
-            t->len = (int32_t)strlen(cmd->name);
-            t->end = s + len;
-            if (cmd->class == C_CHAR) {
-                t->join = join_of(cmd->name, strlen(cmd->name));
-                char_token(p, (char)cmd->arg, t->end);
-            } else if (cmd->class == C_REL)
-                rel_token(p, (enum math_rel)cmd->arg, t->end);
-            return;
-        }
-        const char *currency = currency_at(s, p->end, &len);
-        if (currency) {
-            p->currency = p->depth == 0 ? currency : p->currency;
-            token_beyond(p, s + len);
-            return;
-        }
-        size_t unit = chinese_len(s, p->end);
-        t->kind = unit ? T_TEXT : T_BAD;
-        t->len = unit ? (int32_t)unit : 1;
-        t->end = s + t->len;
-        return;
-    }
+    size_t unit = chinese_len(s, p->end);
+    t->kind = unit ? T_TEXT : T_BAD;
+    t->len = unit ? (int32_t)unit : 1;
+    t->end = s + t->len;
+}
+
+/* A sign of one or two characters; next is the one after it. */
+static void sign_token(struct parser *p, const char *s, char next)
+{
+    struct math_token *t = &p->t;
+    char c = *s;
     t->kind = T_CHAR;
-    t->c = (char)c;
+    t->c = c;
     t->end = s + 1;
     switch (c) {
     case '=': rel_token(p, REL_EQ, s + 1 + (next == '=')); break;
@@ -553,6 +564,40 @@ void token_next(struct parser *p)
     case '"': t->kind = T_BAD; break;
     default: break;
     }
+}
+
+void token_next(struct parser *p)
+{
+    struct math_token *t = &p->t;
+    const char *s = space_skip(p->p, p->end);
+    t->space = s > p->p;
+    t->line = false;
+    t->join = 0;
+    t->cmd = NULL;
+    p->p = s;
+    if (s >= p->end) {
+        t->kind = T_END;
+        t->end = p->end;
+        t->s = p->end;
+        t->len = 0;
+        return;
+    }
+    t->s = s;
+    t->len = 1;
+    unsigned char c = (unsigned char)*s;
+    char next = s + 1 < p->end ? s[1] : 0;
+    if (is_digit((char)c) || (c == '.' && is_digit(next))) {
+        number_lex(p, s);
+        return;
+    }
+    if (is_letter((char)c))
+        word_token(p, s);
+    else if (c == '\\')
+        command_token(p, s);
+    else if (c >= 0x80)
+        unicode_token(p, s);
+    else
+        sign_token(p, s, next);
 }
 
 void token_take(struct parser *p)
