@@ -85,6 +85,34 @@ static bool adapter_check(struct train *t, struct error *err)
     return identity_adapter(t->identity, full, err);
 }
 
+/* The teacher: its files, its place in memory is the plan's matter, and its tokenizer, which must be the model's. */
+static bool teacher_check(struct train *t, struct error *err)
+{
+    struct run_config *c = &t->config;
+    char dir[PATH_MAX], full[PATH_MAX];
+    struct model_config shape;
+    const char *from = run_config_tokenizer(c);
+    int64_t longest = c->max_prompt_tokens + c->max_new_tokens;
+    if (!c->teacher[0])
+        return true;
+    if (!model_find(dir, sizeof dir, c->teacher, err))
+        return error_wrap(err, "'teacher'");
+    if (!realpath(dir, full) || strlen(full) >= sizeof c->teacher)
+        return error_errno(err, "cannot find the teacher '%s'", dir);
+    snprintf(c->teacher, sizeof c->teacher, "%s", full);
+    struct tokenizer *own = NULL, *other = NULL;
+    bool ok = (model_files_check(full, &shape, err) && (own = tokenizer_load(from, err)) && (other = tokenizer_load(full, err))
+               && tokenizer_same(own, from, other, full, err) && tokenizer_fits(own, shape.vocab, full, err))
+              || error_wrap(err, "'teacher' needs the model's tokenizer, since it reads the model's tokens");
+    if (ok && longest > rope_longest(&shape.rope, shape.max_pos))
+        ok = error_set(err, ERR_USAGE,
+                       "'teacher' reads at most %" PRId64 " tokens, and 'max_prompt_tokens' and 'max_new_tokens' are %" PRId64 " together",
+                       rope_longest(&shape.rope, shape.max_pos), longest);
+    tokenizer_free(own);
+    tokenizer_free(other);
+    return ok && identity_teacher(t->identity, full, err);
+}
+
 /* The checkpoint of another run that this one begins with. Its bytes are compared by the trainer, which reads them anyway. */
 static bool beginning_check(const struct train *t, struct error *err)
 {
@@ -240,14 +268,14 @@ static bool sizes_check(struct train *t, struct error *err)
 
 static bool start_check(struct train *t, struct error *err)
 {
-    return model_check(t, err) && adapter_check(t, err) && beginning_check(t, err) && data_check(t, err) && sizes_check(t, err)
-           && machine_check(t, err) && folders_check(t, err) && wandb_who_check(&t->config, true, err)
+    return model_check(t, err) && adapter_check(t, err) && teacher_check(t, err) && beginning_check(t, err) && data_check(t, err)
+           && sizes_check(t, err) && machine_check(t, err) && folders_check(t, err) && wandb_who_check(&t->config, true, err)
            && (!t->resume || kept_check(t, err));
 }
 
 static bool start_check_far(struct train *t, struct error *err)
 {
-    return model_check(t, err) && adapter_check(t, err) && beginning_check(t, err) && data_check(t, err)
+    return model_check(t, err) && adapter_check(t, err) && teacher_check(t, err) && beginning_check(t, err) && data_check(t, err)
            && (t->resume || name_check(t, err)) && room_check(t, err) && folders_check(t, err) && wandb_who_check(&t->config, false, err)
            && (!t->resume || kept_check(t, err));
 }

@@ -23,7 +23,7 @@ struct step_estimate step_estimate_of(const struct run_config *c, const struct r
     l = l ? l : &allowed;
     double waves = (double)((c->inference_batch_size + held - 1) / held), prompts = (double)c->inference_batch_size;
     double trained = (double)(c->train_batch_size * c->num_generations);
-    double passes = (double)c->update_epochs + (c->beta > 0 ? FORWARD_SHARE : 0);    // the reference runs once a batch
+    double passes = (double)c->update_epochs + FORWARD_SHARE * (c->beta > 0 ? 1 : cost->teacher);    // the reference runs once a batch
     bool turns = strcmp(c->placement, "apart") != 0 && c->n_behind == 0;
     if (!run_config_posted(c) && !run_config_external(c))    // else others sample
         e.generate_s = (waves * l->longest * cost->decode_s + prompts * l->prompt * cost->prefill_s) / (double)p->k;
@@ -36,7 +36,7 @@ struct step_estimate step_estimate_of(const struct run_config *c, const struct r
 bool train_estimate(const struct train *t, const struct step_lengths *l, struct step_estimate *e, struct error *err)
 {
     const struct run_config *c = &t->config;
-    struct model_config shape;
+    struct model_config shape, teacher;
     struct step_cost cost;
     struct lora_config lora;
     char first[64];
@@ -54,6 +54,8 @@ bool train_estimate(const struct train *t, const struct step_lengths *l, struct 
                               .lora = lora.rank > 0 ? &lora : NULL };
     bool ok = step_probe(&cost, &shape, dev, run_dtype(c, dev->kind), &load, PROBE_S, err);
     device_free(dev);
+    if (ok && c->teacher[0] && (ok = config_load(&teacher, c->teacher, err)))
+        cost.teacher = (double)config_n_active(&teacher) / (double)config_n_active(&shape);
     if (ok)
         *e = step_estimate_of(c, &t->plan, &cost, l);
     return ok;

@@ -90,6 +90,10 @@ static bool no_reference(const struct run_config *c)
 {
     return !(c->beta > 0);
 }
+static bool no_teacher(const struct run_config *c)
+{
+    return !c->teacher[0];
+}
 static bool reference_stays(const struct run_config *c)
 {
     return no_reference(c) || c->ref_update_steps == 0;
@@ -271,6 +275,8 @@ static const struct idle_rule {
     { "sapo_temperature_pos", not_sapo, "it is for 'clip_form' sapo" },
     { "sapo_temperature_neg", not_sapo, "it is for 'clip_form' sapo" },
     { "kl_estimator", no_kl_form, "there is no penalty in the loss: 'kl_coeff' is 0, or 'advantages' batch has it in them, as k3" },
+    { "teacher_coeff", no_teacher, "there is no 'teacher'" },
+    { "reward_coeff", no_teacher, "there is no 'teacher'" },
     { "ref_update_steps", no_reference, "'kl_coeff' is 0, so there is no reference model" },
     { "ref_update_alpha", reference_stays, "the reference stays: 'kl_coeff' or 'ref_update_steps' is 0" },
     { "rho_clamp_level", no_clamp, "'rho_clamp' is none" },

@@ -374,6 +374,31 @@ static bool rho_default(struct run_config *c, struct buf *notes, struct error *e
            || run_config_set(c, "old_logprobs", "current", FROM_PRESET, NULL, err);
 }
 
+/* A teacher is in the reference's place, so there is no penalty beside it. */
+static bool teacher_default(struct run_config *c, struct error *err)
+{
+    return !c->teacher[0] || !from_default(c, "kl_coeff") || run_config_set(c, "kl_coeff", "0", FROM_PRESET, NULL, err);
+}
+
+static bool teacher_check(const struct run_config *c, struct error *err)
+{
+    const struct {
+        const char *name;
+        bool is;
+        const char *why;
+    } not [] = {
+        { "kl_coeff", c->beta > 0, "a teacher takes the reference model's place; leave 'kl_coeff' at 0" },
+        { "tensor_parallel_size", c->tensor_parallel_size > 1, "a teacher is whole on the trainer's device; more trainers are possible" },
+        { "pipeline_parallel_size", c->pipeline_parallel_size > 1,
+          "a teacher is whole on the trainer's device; more trainers are possible" },
+        { "listen", c->listen[0] != 0, "other nodes get the model's files only" },
+    };
+    for (size_t i = 0; c->teacher[0] && i < ARRAY_SIZE(not ); i++)
+        if (not [i].is)
+            return error_set(err, ERR_USAGE, "'teacher' and '%s' do not go together: %s", not [i].name, not [i].why);
+    return true;
+}
+
 static bool rho_check(const struct run_config *c, struct error *err)
 {
     if (!isnan(c->rho_clamp[1]) && strcmp(c->old_logprobs, "current") != 0)
@@ -740,7 +765,7 @@ static bool meaning_check(struct run_config *c, struct buf *notes, struct error 
     if (!starts_check(c, err))
         return false;
     if (!name_check(c->name, err) || !optimizer_check(c, notes, err) || !hosts_check(c, err) || !collective_check(c, err)
-        || !adapter_check(c, err) || !environment_check(c, err) || !serve_check(c, err))
+        || !adapter_check(c, err) || !teacher_check(c, err) || !environment_check(c, err) || !serve_check(c, err))
         return false;
     if (!parallel_check(c, err) || !sizes_kept(c, err))
         return false;
@@ -833,8 +858,8 @@ static bool rules_check(struct run_config *c, struct buf *notes, struct error *e
 {
     struct eval_set sets[EVAL_SET_MAX];
     return preset_apply(c, err) && atropos_options_finish(c, notes, err) && backend_default(c, notes, err) && posted_default(c, err)
-           && bridge_default(c, err) && external_default(c, err) && rho_default(c, notes, err) && sizes_check(c, notes, err)
-           && meaning_check(c, notes, err) && run_config_eval_sets(c, sets, err) >= 0;
+           && bridge_default(c, err) && external_default(c, err) && rho_default(c, notes, err) && teacher_default(c, err)
+           && sizes_check(c, notes, err) && meaning_check(c, notes, err) && run_config_eval_sets(c, sets, err) >= 0;
 }
 
 bool run_config_finish(struct run_config *c, struct buf *notes, struct error *err)

@@ -107,6 +107,8 @@ struct run_config {
     int64_t loss_constant;    // tokens; 0: max_new_tokens
     double beta;              // KL coefficient
     char kl_estimator[16];
+    char teacher[RUN_TEXT_MAX];    // a model's directory, or ""
+    double teacher_coeff, reward_coeff;
     int64_t ref_update_steps;                     // optimizer steps between updates of the reference; 0: it stays
     double ref_update_alpha;                      // the policy's share in one
     int64_t update_epochs, update_minibatches;    // an optimizer step has this many updates

@@ -11,10 +11,11 @@ tests/unit/trainer_test.c has the same cases as settings.
 import os
 import torch
 from safetensors.torch import save_file
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 MODEL = os.path.join(HERE, "models", "qwen2-tied")
+TEACHER = os.path.join(HERE, "models", "qwen3-untied")    # another shape with as many ids
 STEPS, GROUPS, SAMPLES, MAX_NEW = 8, 3, 4, 8
 torch.set_num_threads(1)
 
@@ -24,6 +25,12 @@ def load():
     config = Qwen2Config.from_pretrained(MODEL)
     config.rope_theta = 1e6
     return Qwen2ForCausalLM.from_pretrained(MODEL, config=config).float().eval()
+
+
+def load_teacher():
+    config = Qwen3Config.from_pretrained(TEACHER)
+    config.rope_theta = 1e6
+    return Qwen3ForCausalLM.from_pretrained(TEACHER, config=config).float().eval()
 
 
 def logprobs(model, prompt, tokens):
@@ -111,6 +118,8 @@ CASES = {
     "SAPO": dict(term=sapo),
     "GPG": dict(adv=centered, term=gpg, level="token"),
     "LUSPO": dict(sequence=True, lo=0.05, hi=0.06, level="sum"),
+    "teacher": dict(beta=0.0, teacher=0.5, rewards=1.0),
+    "teacher-alone": dict(beta=0.0, teacher=2.0, rewards=0.0, level="token"),
     "open_instruct": dict(adv=centered, hi=0.272, level="token", beta=0.05, current=True, clamp=("token", 0.0, 1.2)),
     "clamp-sequence": dict(current=True, clamp=("sequence", 0.5, 1.3)),
     "clamp-geometric": dict(current=True, clamp=("geometric", 0.9, 1.05)),
@@ -159,6 +168,8 @@ def loss_of(case, model, ref, groups):
                 base = logprobs(ref, prompt, tok)
             old = new.detach() if c.get("current") else sampled
             factor, r = correction(c, new.detach(), sampled, a), torch.exp(new - old)
+            if "teacher" in c:    # sampled-token reverse KL as an advantage: verl's k1 with use_policy_gradient
+                a = c["rewards"] * a + c["teacher"] * (base - sampled)
             divide = {"sample": n_sample * len(tok), "token": n_tok, "constant": n_sample * MAX_NEW, "sum": n_sample}[c["level"]]
             if c.get("sequence"):    # a whole response's term counts as much as all of its tokens
                 policy = gspo_sample(new, old, a, c["lo"], c["hi"]) * len(tok)
@@ -196,7 +207,7 @@ def main():
                 t["cut"].append(0)
         batches.append(groups)
     for name, case in CASES.items():
-        model, ref = load(), load()
+        model, ref = load(), load_teacher() if "teacher" in case else load()
         for key, p in model.named_parameters():
             p.requires_grad = "layers" not in case or any(f"layers.{k}." in key for k in case["layers"])
         if case.get("adafactor"):
@@ -205,7 +216,7 @@ def main():
             opt = torch.optim.AdamW(model.parameters(), lr=3e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01)
         t["loss." + name], t["norm." + name] = [], []
         n_epoch, n_mini = case.get("updates", (1, 1))
-        every, share = case.get("moves", (STEPS, 0.0))
+        every, share = case.get("moves", (STEPS + 1, 0.0))
         for step, groups in enumerate(batches):
             norms, losses = [], []
             for u in range(n_epoch * n_mini):

@@ -161,7 +161,10 @@ static void rows_have_their_bytes_on_each_device(UNUSED void **state)
     struct device *dev = device_new("cpu:0", 1, &err);
     const struct model_config *shape = config_shape("Qwen2.5-7B", &err);    // 4 heads of keys and values
     struct model *m = dev && shape ? model_new_shape(shape, dev, DT_BF16, &err) : NULL;
-    if (!m)
+    struct model_config twice = shape ? *shape : (struct model_config){ 0 };
+    twice.n_layer *= 2;
+    struct model *larger = m ? model_new_shape(&twice, dev, DT_BF16, &err) : NULL;
+    if (!larger)
         fail_msg("%s", err.text);
     static const struct {
         const char *settings;
@@ -175,6 +178,8 @@ static void rows_have_their_bytes_on_each_device(UNUSED void **state)
         { "tensor_parallel_size=4", 0, 0, HOLDS_TRAINED, HELD_SLICES, 4, 1 },
         { "tensor_parallel_size=4", 0, 0, HOLDS_CURRENT, HELD_WHOLE, 1, 1 },
         { "tensor_parallel_size=2 kl_coeff=0.1", 0, 0, HOLDS_REFERENCE, HELD_SLICES, 2, 1 },
+        { "teacher=/t kl_coeff=0", 0, 0, HOLDS_REFERENCE, HELD_WHOLE, 1, 2 },    // of two models' size
+        { "teacher=/t kl_coeff=0 lora_rank=8", 0, 0, HOLDS_REFERENCE, HELD_WHOLE, 1, 2 },
         { "pipeline_parallel_size=4", 0, -1, HOLDS_TRAINED, HELD_STAGES, 4, 1 },
         { "pipeline_parallel_size=2 tensor_parallel_size=2 kl_coeff=0.1", 0, -1, HOLDS_REFERENCE, HELD_STAGES, 4, 1 },
         { "producer_tensor_parallel_size=2 n_behind=1", 0, 0, HOLDS_SAMPLED, HELD_SLICES, 2, 1 },
@@ -190,6 +195,7 @@ static void rows_have_their_bytes_on_each_device(UNUSED void **state)
         struct trainer_settings s = run_trainer_settings(c, part.rank, dev);
         struct holdings rows;
         s.zero_stage = h.zero_stage;
+        s.teacher = c->teacher[0] ? larger : NULL;
         holdings_of(&rows, &h);
         holdings_measure(&rows, m, part.rank >= 0 ? &s : NULL);
         const struct holding *row = holdings_find(&rows, cases[i].use, cases[i].form);
@@ -199,13 +205,15 @@ static void rows_have_their_bytes_on_each_device(UNUSED void **state)
             assert_true((row->bytes[q] > 0) == (q < cases[i].n_device));
             sum += (double)row->bytes[q];
         }
-        assert_float_equal(sum / whole, cases[i].sum, 0.002);
+        double of = row->from == FROM_TEACHER ? (double)model_weight_bytes(larger) / 2 : whole;
+        assert_float_equal(sum / of, cases[i].sum, 0.002);
         size_t first = 0;
         for (int k = 0; k < rows.n; k++)
             first += rows.row[k].bytes[0];
         assert_int_equal(holdings_bytes(&rows, 0), first);
         free(c);
     }
+    model_free(larger);
     model_free(m);
     device_free(dev);
 }

@@ -260,6 +260,18 @@ static void each_clip_counts_its_own_tokens(UNUSED void **state)
     }
 }
 
+static void a_teacher_moves_an_advantage_by_what_it_holds_likelier(UNUSED void **state)
+{
+    struct trainer_hyper h;
+    trainer_hyper_init(&h);
+    assert_true(advantage_teach(1.5, -1, -3, &h) == 1.5 && !loss_needs_sampled(&h));    // there is none
+    h.teacher = 0.5, h.reward_share = 2, h.form.beta = 0;
+    assert_true(advantage_teach(1.5, -1, -3, &h) == 4 && advantage_teach(1.5, -4, -3, &h) == 2.5);
+    h.reward_share = 0;
+    assert_true(advantage_teach(1.5, -1, -3, &h) == 1);
+    assert_true(loss_needs_sampled(&h) && loss_needs_reference(&h));
+}
+
 /* Dual clip: beyond its bound a token of A < 0 is worth a constant; below it, and with A > 0, everything is PPO's. */
 static void a_bad_token_far_beyond_the_range_is_let_go_by_the_dual_clip(UNUSED void **state)
 {
@@ -379,6 +391,7 @@ int main(void)
         cmocka_unit_test(token_weights_follow_each_divisor),
         cmocka_unit_test(rho_is_bounded_by_token_and_by_sample),
         cmocka_unit_test(each_clip_counts_its_own_tokens),
+        cmocka_unit_test(a_teacher_moves_an_advantage_by_what_it_holds_likelier),
         cmocka_unit_test(a_bad_token_far_beyond_the_range_is_let_go_by_the_dual_clip),
         cmocka_unit_test(words_mean_what_they_say),
         cmocka_unit_test(presets_are_colossalchats),

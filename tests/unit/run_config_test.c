@@ -1003,6 +1003,8 @@ static void a_setting_without_effect_is_noted_with_what_to_use(UNUSED void **sta
         { "ppb_as_upstream", "true", { { "advantages", "batch" } } },
         { "loss_constant", "100", { { "loss_variation", "constant" } } },
         { "kl_estimator", "k2", { { "kl_coeff", "0.1" } } },
+        { "teacher_coeff", "2", { { "teacher", "/t" } } },
+        { "reward_coeff", "0", { { "teacher", "/t" } } },
         { "clip_dual", "3", { { "clip_form", "ppo" } } },
         { "sapo_temperature_pos", "2", { { "clip_form", "sapo" } } },
         { "sapo_temperature_neg", "2", { { "clip_form", "sapo" } } },

@@ -322,6 +322,36 @@ static struct tokenizer *qwen2_directory_load(struct error *err)
     return t;
 }
 
+/* Tokenizers of three tokens: the one itself, one whose second token is another, and one with a token more. */
+static void tokenizers_are_the_same_when_each_id_is_the_same_text(UNUSED void **state)
+{
+    static const struct {
+        const char *vocab, *why;
+    } cases[] = {
+        { "{\"a\":0,\"b\":1,\"c\":2}", NULL },
+        { "{\"a\":0,\"x\":1,\"c\":2}", "token 1 is 'b' in 'one' and 'x' in 'other'" },
+        { "{\"a\":0,\"b\":1,\"c\":2,\"d\":3}", "token 3 is '' in 'one' and 'd' in 'other'" },
+    };
+    struct tokenizer *one = NULL;
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct error err = { 0 };
+        char json[512];
+        snprintf(json, sizeof json,
+                 "{\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},\"decoder\":{\"type\":\"ByteLevel\"},"
+                 "\"model\":{\"type\":\"BPE\",\"vocab\":%s,\"merges\":[]}}",
+                 cases[i].vocab);
+        struct tokenizer *other = tokenizer_parse(json, strlen(json), "t.json", &err);
+        if (!other)
+            fail_msg("%s", err.text);
+        one = i == 0 ? other : one;
+        assert_int_equal(tokenizer_same(one, "one", other, "other", &err), cases[i].why == NULL);
+        assert_true(!cases[i].why || strcmp(err.text, cases[i].why) == 0);
+        if (i > 0)
+            tokenizer_free(other);
+    }
+    tokenizer_free(one);
+}
+
 static void special_tokens_of_a_directory_are_found(UNUSED void **state)
 {
     struct error err = { 0 };
@@ -435,6 +465,7 @@ int main(void)
         cmocka_unit_test(a_long_run_of_unordered_marks_is_sorted_in_time),
         cmocka_unit_test(a_wrong_tokenizer_file_is_refused_with_its_place),
         cmocka_unit_test(tokens_without_a_decoder_are_joined_by_blanks_or_are_bytes),
+        cmocka_unit_test(tokenizers_are_the_same_when_each_id_is_the_same_text),
         cmocka_unit_test(special_tokens_of_a_directory_are_found),
         cmocka_unit_test(special_tokens_that_are_a_format_s_tags_are_decoded),
         cmocka_unit_test(a_text_gets_its_begin_token_once_when_asked),

@@ -176,6 +176,18 @@ static struct trainer *trainer_open(struct fixture *f, int64_t token_budget)
     return t;
 }
 
+/* The reference becomes a teacher, tests/golden/models/NAME. */
+static void fixture_teach(struct fixture *f, struct trainer_settings *set, const char *name)
+{
+    struct error err = { 0 };
+    char dir[1024];
+    snprintf(dir, sizeof dir, "%s/golden/models/%s", TEST_DATA_DIR, name);
+    model_free(f->ref);
+    if (!(f->ref = model_load(dir, f->dev, model_dtype(f->m), &err)))
+        fail_msg("%s", err.text);
+    set->teacher = f->ref;
+}
+
 static struct trainer *trainer_open_set(struct fixture *f, const struct trainer_settings *set)
 {
     struct error err = { 0 };
@@ -251,6 +263,9 @@ static void every_form_of_the_loss_is_pytorchs(UNUSED void **state)
         { "SAPO", { { "algo", "SAPO" } } },
         { "GPG", { { "advantages", "centered" }, { "clip_form", "gpg" }, { "loss_variation", "token_level" } } },
         { "LUSPO", { { "algo", "LUSPO" }, { "clip_eps_low", "0.05" }, { "clip_eps_high", "0.06" } } },
+        { "teacher", { { "teacher", "qwen3-untied" }, { "teacher_coeff", "0.5" } } },
+        { "teacher-alone",
+          { { "teacher", "qwen3-untied" }, { "teacher_coeff", "2" }, { "reward_coeff", "0" }, { "loss_variation", "token_level" } } },
         { "open_instruct", { { "preset", "open_instruct" }, { "rho_clamp", "[0, 1.2]" } } },
         { "clamp-sequence", { { "rho_clamp", "[0.5, 1.3]" }, { "rho_clamp_level", "sequence" } } },
         { "clamp-geometric", { { "rho_clamp", "[0.9, 1.05]" }, { "rho_clamp_level", "geometric" } } },
@@ -287,6 +302,8 @@ static void every_form_of_the_loss_is_pytorchs(UNUSED void **state)
         set.token_budget_max = 64;
         set.optimizer = (enum optimizer)knob_choice("optimizer", c.optimizer);
         snprintf(set.layers, sizeof set.layers, "%s", c.train_layer_indices);
+        if (c.teacher[0])
+            fixture_teach(&f, &set, strrchr(c.teacher, '/') + 1);    // a path is made absolute
         struct trainer *t = trainer_open_set(&f, &set);
         snprintf(name, sizeof name, "loss.%s", cases[i].name);
         float *loss = array(f.s, name);

@@ -66,7 +66,7 @@ static bool identity_check(const struct engine *e, struct error *err)
     bool ok = identity_read(e->run_dir, &was, err)
               && (!was
                   || (identity_model(is, e->config.model, run_config_tokenizer(&e->config), err)
-                      && identity_adapter(is, e->config.lora_adapter, err)
+                      && identity_adapter(is, e->config.lora_adapter, err) && identity_teacher(is, e->config.teacher, err)
                       && (!e->prompts.data || identity_add(is, "dataset", dataset_hash(e->prompts.data), err))));
     if (ok && was && identity_changed(was, is, changed, sizeof changed))
         ok = error_set(err, ERR_DATA,
@@ -188,18 +188,19 @@ static void products_tell(const struct engine *e)
         }
 }
 
-/* The model of the files again, for a reference. Its weights stay there until they are taken. */
+/* The teacher, or the model of the files again, for a reference. Its weights stay there until they are taken. A teacher samples nothing, so
+ * its sums need no order of theirs. */
 static struct model *files_open(struct engine *e, enum dtype dtype, struct error *err)
 {
     const struct run_config *c = &e->config;
-    struct model *m = model_files_open(c->model, e->dev, dtype, err);
-    if (m && model_parts_set(m, run_config_sum_parts(c), err))
+    struct model *m = model_files_open(c->teacher[0] ? c->teacher : c->model, e->dev, dtype, err);
+    if (m && (c->teacher[0] || model_parts_set(m, run_config_sum_parts(c), err)))
         return m;
     model_free(m);
     return NULL;
 }
 
-/* The reference model: the base without its adapter, or the model's files again, on the devices that the trainer has. */
+/* The reference model: the teacher, the base without its adapter, or the model's files again, on the devices that the trainer has. */
 static bool reference_open(struct engine *e, const struct holding *row, enum dtype dtype, struct error *err)
 {
     struct device *dev[SUM_PARTS_MAX];
@@ -603,6 +604,7 @@ static bool load(struct engine *e, struct task *t, struct report *r, struct erro
         return outside_open(e, err);
     }
     struct trainer_settings settings = run_trainer_settings(&e->config, e->rank, e->dev);
+    settings.teacher = e->config.teacher[0] ? e->ref : NULL;
     if ((e->config.environment[0] && !(e->episodes = episodes_new(e, err))) || !guests_prepare(e, err))
         return false;
     struct generator_config g = generator_config_make(e, t->step);

@@ -114,6 +114,14 @@ bool identity_adapter(json_t *out, const char *dir, struct error *err)
                && part_set(out, "adapter", &adapter, err));
 }
 
+bool identity_teacher(json_t *out, const char *dir, struct error *err)
+{
+    struct digest teacher;
+    digest_init(&teacher, true);
+    return !dir[0]
+           || (file_add(&teacher, dir, "config.json", err) && weights_add(&teacher, dir, err) && part_set(out, "teacher", &teacher, err));
+}
+
 bool identity_add(json_t *out, const char *name, uint64_t hash, struct error *err)
 {
     char hex[17];

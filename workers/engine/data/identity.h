@@ -15,6 +15,8 @@
 MUST_USE bool identity_model(json_t *out, const char *dir, const char *tokenizer_dir, struct error *err);
 /* The adapter that the run starts from, as the part "adapter"; dir "": from none, and nothing is added. */
 MUST_USE bool identity_adapter(json_t *out, const char *dir, struct error *err);
+/* The run's teacher, as the part "teacher"; dir "": there is none, and nothing is added. */
+MUST_USE bool identity_teacher(json_t *out, const char *dir, struct error *err);
 /* Add one more part. */
 MUST_USE bool identity_add(json_t *out, const char *name, uint64_t hash, struct error *err);
 /* Names of the parts of was that are there in is, with another hash, separated by ", "; how many. */

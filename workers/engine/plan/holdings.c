@@ -46,7 +46,8 @@ struct holder holder_of(const struct run_config *c, const struct run_part *part,
                         .samples = run_samples(c, part),
                         .first = part->rank == 0,
                         .adapter = c->lora_rank > 0 || c->lora_adapter[0],
-                        .reference = trains && c->beta > 0,
+                        .reference = trains && (c->beta > 0 || c->teacher[0]),
+                        .teacher = c->teacher[0] != 0,
                         .ahead = trains && produces && c->n_behind > 0,
                         .posted = run_config_posted(c),
                         .travels = run_config_travels(c) || c->listen[0],
@@ -130,9 +131,9 @@ static void trainer_rows(struct holdings *out, const struct holder *h)
     trained_put(trained, h);
     trained->shards = trains_shards(h);
     if (h->reference) {
-        struct holding *reference = row_add(out, HOLDS_REFERENCE, FROM_FILES);
+        struct holding *reference = row_add(out, HOLDS_REFERENCE, h->teacher ? FROM_TEACHER : FROM_FILES);
         trained_put(reference, h);
-        reference->form = h->adapter ? HELD_VIEW : reference->form;
+        reference->form = h->adapter && !h->teacher ? HELD_VIEW : reference->form;
     }
     if (needs_whole(h) && (trained->shards || trained->form != HELD_WHOLE))
         row_add(out, HOLDS_CURRENT, FROM_TRAINED);
@@ -197,7 +198,7 @@ static size_t device_bytes(const struct holding *row, int q, const struct model 
         if (row->from == FROM_FILES)    // an adapter with its base
             return model_held_bytes(m);
         break;
-    case HOLDS_REFERENCE:
+    case HOLDS_REFERENCE: m = s && s->teacher ? s->teacher : m; break;
     case HOLDS_CURRENT:
     case HOLDS_NEXT:
     case HOLDS_KEPT:
@@ -235,6 +236,7 @@ const char *holding_from_name(enum holding_from from)
     static const char *const name[] = {
         [FROM_FILES] = "the model's files",
         [FROM_TRAINED] = "what is trained",
+        [FROM_TEACHER] = "the teacher's files",
         [FROM_TRAINER] = "the first trainer",
     };
     return name[from];

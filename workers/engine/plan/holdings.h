@@ -34,6 +34,7 @@ enum holding_form {
 enum holding_from {
     FROM_FILES,      // the model's directory
     FROM_TRAINED,    // what is trained here
+    FROM_TEACHER,    // the teacher's directory
     FROM_TRAINER,    // the first trainer, which publishes them
 };
 struct holding {
@@ -57,17 +58,17 @@ struct holder {
     bool trains, produces, samples;    // samples: it also may only evaluate or serve
     bool first;                        // it is the first trainer
     bool adapter;                      // an adapter is trained: the rest is frozen
-    bool reference;
-    bool ahead;                // a trainer whose sampler has a version of its own (n_behind)
-    bool posted;               // environments post what is trained on, and are given the weights
-    bool travels;              // others get the weights from the first trainer
-    bool apart;                // the trainers do not reach each other's memory
-    int n_rank, zero_stage;    // of the trainers
-    int n_stage, n_slice;      // devices of each trainer
-    int n_sampler;             // devices of its sampler
-    int n_lane;                // generators
-    bool by_memory;            // weights that travel go through memory, not by file
-    int n_kept, n_staged;      // versions in memory: for others, at the first trainer; and for it, at those who sample
+    bool reference, teacher;           // the reference is a teacher
+    bool ahead;                        // a trainer whose sampler has a version of its own (n_behind)
+    bool posted;                       // environments post what is trained on, and are given the weights
+    bool travels;                      // others get the weights from the first trainer
+    bool apart;                        // the trainers do not reach each other's memory
+    int n_rank, zero_stage;            // of the trainers
+    int n_stage, n_slice;              // devices of each trainer
+    int n_sampler;                     // devices of its sampler
+    int n_lane;                        // generators
+    bool by_memory;                    // weights that travel go through memory, not by file
+    int n_kept, n_staged;              // versions in memory: for others, at the first trainer; and for it, at those who sample
 };
 /* Versions of the weights that the first trainer keeps for other samplers beside its own; 0: they have what they need before it goes on.
  * Where the gap at the end of a rollout step is filled, it keeps one more, as samplers want two. In these four 'fill_gap' auto counts as off;
@@ -90,7 +91,7 @@ const struct holding *holdings_find(const struct holdings *h, enum holding_use u
 bool holdings_has(const struct holdings *h, enum holding_use use);
 /* A trainer's row that new weights are taken from, for others and for its own sampler: a whole copy, or what is trained. */
 const struct holding *holdings_given(const struct holdings *h);
-/* Fill in the bytes for m's shape; s: of the trainer, NULL: nothing is trained. */
+/* Fill in the bytes for m's shape, and for the teacher's that s names; s: of the trainer, NULL: nothing is trained. */
 void holdings_measure(struct holdings *h, const struct model *m, const struct trainer_settings *s);
 size_t holdings_bytes(const struct holdings *h, int device);    // of all rows
 

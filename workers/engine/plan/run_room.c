@@ -109,12 +109,23 @@ static struct model *shape_of(const struct run_config *c, struct device *dev, st
     return NULL;
 }
 
+/* The shape of the run's teacher into *out; NULL: there is none. */
+static bool teacher_shape_of(struct model **out, const struct run_config *c, struct device *dev, struct error *err)
+{
+    struct model_config shape;
+    *out = NULL;
+    return !c->teacher[0]
+           || (config_load(&shape, c->teacher, err) && (*out = model_new_shape(&shape, dev, run_dtype(c, dev->kind), err)) != NULL);
+}
+
 bool run_trainer_room(struct trainer_memory out[ZERO_MAX + 1], int *most, size_t *whole_bytes, const struct run_config *c,
                       struct device *dev, struct error *err)
 {
-    struct model *m = shape_of(c, dev, err);
-    if (!m)
+    struct model *teacher, *m = teacher_shape_of(&teacher, c, dev, err) ? shape_of(c, dev, err) : NULL;
+    if (!m) {
+        model_free(teacher);
         return false;
+    }
     // an adapter is small: each has all of it
     *most = model_lora(m) ? 2 : ZERO_MAX;
     *whole_bytes = model_weight_bytes(m);
@@ -122,8 +133,10 @@ bool run_trainer_room(struct trainer_memory out[ZERO_MAX + 1], int *most, size_t
         struct trainer_settings s = run_trainer_settings(c, 0, dev);
         s.offload = false;
         s.zero_stage = z;
+        s.teacher = teacher;
         trainer_memory(m, &s, &out[z]);
     }
+    model_free(teacher);
     model_free(m);
     return true;
 }
@@ -166,12 +179,16 @@ bool run_holdings(struct holdings *out, const struct run_config *c, const struct
 {
     struct holder h = holder_of(c, part, run_config_apart(c), zero_stage);
     struct trainer_settings s = run_trainer_settings(c, part->rank, dev);
-    struct model *m = shape_of(c, dev, err);
-    if (!m)
+    struct model *teacher, *m = teacher_shape_of(&teacher, c, dev, err) ? shape_of(c, dev, err) : NULL;
+    if (!m) {
+        model_free(teacher);
         return false;
+    }
     s.zero_stage = zero_stage;
+    s.teacher = teacher;
     holdings_of(out, &h);
     holdings_measure(out, m, part->rank >= 0 ? &s : NULL);
+    model_free(teacher);
     model_free(m);
     return true;
 }
@@ -222,11 +239,12 @@ static bool room_plan(struct run_room *out, const struct run_config *c, const st
 {
     size_t total_bytes;
     *out = (struct run_room){ .fills_gap = run_fills_gap(c) };
-    struct model *m = shape_of(c, dev, err);
+    struct model *teacher, *m = teacher_shape_of(&teacher, c, dev, err) ? shape_of(c, dev, err) : NULL;
     int n_sampler = run_sampler_devices(c, part);
     struct model *sliced = m && n_sampler > 1 ? model_sliced_shape(m, n_sampler, err) : NULL;
     if (!m || (n_sampler > 1 && !sliced) || !mem_info(dev, &out->have, &total_bytes, err)) {
         model_free(sliced);
+        model_free(teacher);
         model_free(m);
         return false;
     }
@@ -234,6 +252,7 @@ static bool room_plan(struct run_room *out, const struct run_config *c, const st
     out->publication = publication_of(c, m);
     out->copy = part->rank == 0 ? checkpoint_copy_bytes(model_n_flat(m), model_weight_bytes(m), model_dtype(m) != DT_F32) : 0;
     struct trainer_settings s = run_trainer_settings(c, part->rank, dev);
+    s.teacher = teacher;
     struct generator_config g = run_generator_config(c);
     g.model = !run_samples(c, part) ? NULL : sliced ? sliced : m;
     struct plan_ask ask = { .have = out->have, .model = m, .holder = holder_of(c, part, run_config_apart(c), 0), .g = &g };
@@ -249,6 +268,7 @@ static bool room_plan(struct run_room *out, const struct run_config *c, const st
         ask.have = MIN(ask.have, have[q]);
     if (!out->fits)
         memory_plan_nearest(&ask, trains ? &s : NULL, out->nearest, sizeof out->nearest);
+    model_free(teacher);
     model_free(sliced);
     model_free(m);
     return true;

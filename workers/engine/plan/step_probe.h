@@ -25,6 +25,7 @@ struct step_cost {
     double train_s;      // per token, forward and backward
     double spread;       // by how much the median of the timed rounds of any of these was slower than the fastest: 0.1 for a tenth; 0: each
                          // could be timed only once in the time
+    double teacher;      // a teacher's pass, in forward passes of the model; 0 of a probe
 };
 /* Measure on a device that nothing else uses. Takes about limit_s seconds, more when
  * a single round of each takes longer. ERR_NO_MEMORY: two

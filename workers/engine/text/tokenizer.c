@@ -335,6 +335,18 @@ bool tokenizer_fits(const struct tokenizer *t, int64_t vocab, const char *dir, s
            || error_set(err, ERR_DATA, "'%s': the tokenizer has %d ids, the model's vocabulary only %" PRId64, dir, (int)t->n_id, vocab);
 }
 
+bool tokenizer_same(const struct tokenizer *a, const char *a_name, const struct tokenizer *b, const char *b_name, struct error *err)
+{
+    for (int32_t id = 0; id < MAX(a->n_id, b->n_id); id++) {
+        size_t n_a = 0, n_b = 0;
+        const uint8_t *x = tokenizer_bytes(a, id, &n_a), *y = tokenizer_bytes(b, id, &n_b);
+        if ((x == NULL) != (y == NULL) || (x && (n_a != n_b || memcmp(x, y, n_a) != 0)))
+            return error_set(err, ERR_DATA, "token %d is '%.*s' in '%s' and '%.*s' in '%s'", (int)id, (int)n_a, x ? (const char *)x : "",
+                             a_name, (int)n_b, y ? (const char *)y : "", b_name);
+    }
+    return true;
+}
+
 bool tokenizer_has_id(const struct tokenizer *t, int32_t id)
 {
     return id >= 0 && id < t->n_id && t->spelling[id].bytes;

@@ -25,6 +25,9 @@ void tokenizer_free(struct tokenizer *t);
 int32_t tokenizer_n_id(const struct tokenizer *t);
 /* Fails, naming dir, when a model of this vocabulary has no row for some id. */
 MUST_USE bool tokenizer_fits(const struct tokenizer *t, int64_t vocab, const char *dir, struct error *err);
+/* Have both the same tokens under the same ids? err names the first that differs; the names are for it. */
+MUST_USE bool tokenizer_same(const struct tokenizer *a, const char *a_name, const struct tokenizer *b, const char *b_name,
+                             struct error *err);
 /* The id of a token by its text, e.g. "<|im_end|>" or "Ġthe" (the file's spelling): added tokens first. */
 MUST_USE bool tokenizer_find(const struct tokenizer *t, const char *text, int32_t *id);
 bool tokenizer_has_id(const struct tokenizer *t, int32_t id);

@@ -56,6 +56,11 @@ double advantage_normalise(double a, const struct trainer_hyper *h, const struct
     return h->ppb_as_coded ? (a - mean) * s : (a - mean) / s;
 }
 
+double advantage_teach(double a, double taught, double sampled, const struct trainer_hyper *h)
+{
+    return h->teacher > 0 ? h->reward_share * a + h->teacher * (taught - sampled) : a;
+}
+
 bool loss_needs_logp(const struct trainer_hyper *h)
 {
     return h->ratio == RATIO_SEQUENCE || h->old == OLD_CURRENT || !isnan(h->rho_clamp.high) || !isnan(h->rho_mask.high);
@@ -63,7 +68,12 @@ bool loss_needs_logp(const struct trainer_hyper *h)
 
 bool loss_needs_sampled(const struct trainer_hyper *h)
 {
-    return h->advantages == ADV_BATCH && h->form.beta > 0;    // the penalty is in the advantage
+    return (h->advantages == ADV_BATCH && h->form.beta > 0) || h->teacher > 0;    // penalty or teacher are in the advantage
+}
+
+bool loss_needs_reference(const struct trainer_hyper *h)
+{
+    return h->form.beta > 0 || h->teacher > 0;
 }
 
 double sequence_log_ratio(const float *logp, const float *old, const uint8_t *mask, int64_t n)

@@ -58,6 +58,8 @@ struct trainer_hyper {
     int64_t ref_every;          // steps after which the reference moves towards the policy; 0: it stays
     double ref_share;           // the part of the way that it moves then
     double skip_threshold;      // leave a sample out of the loss when one of its ratios is above; 0: never
+    double teacher;             // times (logp of the reference - logp when sampled), added to a token's advantage; 0: there is no teacher
+    double reward_share;        // beside a teacher: times the advantage that rewards give
     bool has_filter;            // leave groups out of the loss unless filter_low < mean accuracy < filter_high
     double filter_low, filter_high;
     bool filter_no_spread;    // leave groups out whose rewards are all equal (open-instruct's filter_zero_std_samples)
@@ -90,8 +92,15 @@ double token_weight(const struct trainer_hyper *h, const struct trainer_norm *gl
  * otherwise a. */
 double advantage_normalise(double a, const struct trainer_hyper *h, const struct trainer_norm *global);
 
+/* A token's advantage with what the teacher says: reward_share a + teacher (taught - sampled), whose expectation over samples is the
+ * rewards' advantage less teacher times the reverse KL to the teacher. On-policy distillation as Thinking Machines, "On-Policy Distillation",
+ * 2025, and verl's policy gradient of the estimator k1 have it. taught, sampled: log-probs of the token. */
+double advantage_teach(double a, double taught, double sampled, const struct trainer_hyper *h);
+
 /* Must a sample's log-probs be known before its loss (old_logprobs, ratio of the sequence, rho)? Else none of the two below is called. */
 bool loss_needs_logp(const struct trainer_hyper *h);
+/* Is the loss made of a reference's log-probs: by its penalty, or because the reference is a teacher? */
+bool loss_needs_reference(const struct trainer_hyper *h);
 /* Is the loss made of the log-probs recorded when sampling, before any are computed? Then a group without them cannot be trained on. */
 bool loss_needs_sampled(const struct trainer_hyper *h);
 /* Logarithm of the ratio of a sample of n tokens: the mean of logp - old, of those whose mask (n) is 1. */

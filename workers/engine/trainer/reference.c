@@ -57,7 +57,7 @@ bool trainer_reference_get(const struct trainer *t, void *out, struct error *err
 
 bool trainer_reference_set(struct trainer *t, const void *in, struct error *err)
 {
-    if (!t->ref)
+    if (!t->ref || t->set.teacher)
         return true;
     t->ref_moved = true;
     return t->form->weights_set(t, t->ref, in, err);

@@ -14,6 +14,6 @@ MUST_USE bool trainer_reference_step(struct trainer *t, const struct trainer_hyp
 /* Has the reference changed since it was loaded? Then a checkpoint keeps it. */
 bool trainer_reference_moved(const struct trainer *t);
 /* Copy the reference out to, or in from, host memory of model_weight_bytes. Setting it without a
- * reference does nothing. */
+ * reference, or with a teacher, does nothing. */
 MUST_USE bool trainer_reference_get(const struct trainer *t, void *out, struct error *err);
 MUST_USE bool trainer_reference_set(struct trainer *t, const void *in, struct error *err);

@@ -145,7 +145,7 @@ static void item_pack(struct trainer *t, const struct item *it, const struct tra
             continue;    // no target: micro_seq's zeros
         mb->adv[row + k] = (float)token_advantage(t, it, k, h);
         mb->weight[row + k] = weight;
-        mb->ref[row + k] = h->form.beta > 0 ? t->ref_logp[it->ref_at + k] : 0;
+        mb->ref[row + k] = loss_needs_reference(h) ? t->ref_logp[it->ref_at + k] : 0;
     }
 }
 
@@ -224,7 +224,7 @@ static void item_sums(const struct trainer *t, const struct item *it, int64_t ro
         s->n_clip_high += side > 0;
         s->n_clip_low += side < 0;
         entropy += (double)mb->entropy[k];
-        kl += h->form.beta > 0 ? exp(x) - x - 1 : 0;
+        kl += loss_needs_reference(h) ? exp(x) - x - 1 : 0;
     }
     double age = fmax((double)(t->version - it->g->weight_version), 0);    // of its first token; below 0 after a return
     s->kl += kl;
@@ -377,10 +377,12 @@ bool trainer_references(struct trainer *t, const struct trainer_hyper *h, const 
     struct batch_work w = { .t = t, .h = h, .of = of, .norm = part };
     if (of->n == 0)
         return true;
-    model_run_bind(t->run, t->ref);
-    bool ok = model_work_run(t->run, &(struct model_work){ .n_micro = of->n, .ctx = &w, .batch = batch_of, .finish = reference_finish },
-                             err);
-    model_run_bind(t->run, t->m);
+    if (!t->ref_run)
+        model_run_bind(t->run, t->ref);
+    bool ok = model_work_run(t->ref_run ? t->ref_run : t->run,
+                             &(struct model_work){ .n_micro = of->n, .ctx = &w, .batch = batch_of, .finish = reference_finish }, err);
+    if (!t->ref_run)
+        model_run_bind(t->run, t->m);
     return ok;
 }
 

@@ -88,7 +88,8 @@ static bool item_check(const struct trainer *t, const struct item *it, const str
     if (g->n_prompt < 1)
         return error_set(err, ERR_DATA, "item %" PRId64 " has an empty prompt", g->item);
     if (g->no_logp && loss_needs_sampled(h))
-        return error_set(err, ERR_DATA, "item %" PRId64 " has no log-probs, which the penalty of REINFORCE_PPB is made of", g->item);
+        return error_set(err, ERR_DATA, "item %" PRId64 " has no log-probs, which %s is made of", g->item,
+                         h->teacher > 0 ? "what a teacher says of a token" : "the penalty of REINFORCE_PPB");
     if (item_rows(it) > longest)
         return error_set(err, ERR_SHAPE, "a sample of item %" PRId64 " has %" PRId64 " tokens; the trainer was made for %" PRId64, g->item,
                          item_rows(it), longest);
@@ -115,18 +116,19 @@ static bool adv_any(const struct item *it)
 
 double token_advantage(const struct trainer *t, const struct item *it, int64_t k, const struct trainer_hyper *h)
 {
-    if (it->g->has_adv)
-        return it->s->adv_zero ? 0 : (double)it->g->adv[it->s->first_tok + k];
-    return advantage_normalise(h->advantages == ADV_BATCH ? ppb_advantage(t, it, k, h) : it->adv, h, &t->norm);
+    int64_t at = it->s->first_tok + k;
+    double a = it->g->has_adv ? it->s->adv_zero ? 0 : (double)it->g->adv[at]
+                              : advantage_normalise(h->advantages == ADV_BATCH ? ppb_advantage(t, it, k, h) : it->adv, h, &t->norm);
+    return h->teacher > 0 ? advantage_teach(a, (double)t->ref_logp[it->ref_at + k], (double)it->g->logp[at], h) : a;
 }
 
-/* Does any token of it have a gradient? Before the reference has run this is known all the same: with a penalty every token
+/* Does any token of it have a gradient? Before the reference has run this is known all the same: with a penalty or a teacher every token
  * of the loss has one. */
 static bool item_active(const struct trainer *t, const struct item *it, const struct trainer_hyper *h)
 {
     if (!it->in_loss)
         return t->set.run_all;
-    if (h->form.beta > 0 || t->set.run_all)
+    if (loss_needs_reference(h) || t->set.run_all)
         return true;
     return it->g->has_adv ? adv_any(it) : advantage_normalise(it->adv, h, &t->norm) != 0;
 }
@@ -172,7 +174,7 @@ static void micros_make(struct trainer *t, const struct trainer_hyper *h)
         if (!t->item[i].active)
             t->order[n++] = i;
     t->n_micro = order_cut(t, h, 0, n_active, 0);
-    t->n_reference = h->form.beta > 0 ? t->n_micro : 0;
+    t->n_reference = loss_needs_reference(h) ? t->n_micro : 0;
     if (h->form.beta > 0 && h->advantages == ADV_BATCH)
         t->n_reference += order_cut(t, h, n_active, n - n_active, t->n_micro);
 }
@@ -195,13 +197,13 @@ bool trainer_begin(struct trainer *t, const struct group *const *groups, int64_t
     t->groups = groups;
     t->n_group = n_group;
     t->n_item = t->n_micro = t->n_reference = 0;
-    if (h->form.beta > 0 && !t->ref)
+    if (loss_needs_reference(h) && !t->ref)
         return error_set(err, ERR_USAGE, "a KL coefficient of %g needs a reference model, and the run started without one",
-                         (double)h->form.beta);
+                         h->teacher > 0 ? h->teacher : (double)h->form.beta);
     TRY(items_make(t, h, err));
     for (int64_t i = 0; i < t->n_item; i++)
         TRY(item_check(t, &t->item[i], h, err));
-    TRY(!(h->form.beta > 0) || ref_reserve(t, err));
+    TRY(!loss_needs_reference(h) || ref_reserve(t, err));
     norm_make(t, h);
     micros_make(t, h);
     ok = true;

@@ -12,7 +12,8 @@
 /* Are prompts computed once for several samples? Where layers keep a state each sequence is computed by itself. */
 static bool prompts_shared(const struct model *m, const struct trainer_settings *s)
 {
-    return s->share_prompts && !config_has_states(model_config(m));
+    bool states = config_has_states(model_config(m)) || (s->teacher && config_has_states(model_config(s->teacher)));
+    return s->share_prompts && !states;
 }
 
 static void limits_make(struct run_limits *l, const struct model *m, const struct trainer_settings *s)
@@ -26,6 +27,35 @@ static void limits_make(struct run_limits *l, const struct model *m, const struc
                               .shares = prompts_shared(m, s),
                               .by_piece = s->n_rank > 1 && s->grad_group <= 1,
                               .mem = s->scratch };
+}
+
+/* A teacher's run: nothing is kept for a backward pass that never comes, but what the blocks' inputs take. */
+static void teacher_limits_make(struct run_limits *l, const struct trainer_settings *s)
+{
+    limits_make(l, s->teacher, s);
+    l->recompute_block = l->by_piece = true;
+    l->keep_more = false;
+}
+
+static size_t teacher_run_bytes(const struct trainer_settings *s)
+{
+    struct run_limits l;
+    if (!s->teacher)
+        return 0;
+    teacher_limits_make(&l, s);
+    return model_run_bytes(s->teacher, &l);
+}
+
+/* After the trainer's own, in the borrowed memory if there is some. */
+static bool teacher_run_open(struct trainer *t, struct error *err)
+{
+    struct run_limits own, l;
+    if (!t->set.teacher)
+        return true;
+    limits_make(&own, t->m, &t->set);
+    teacher_limits_make(&l, &t->set);
+    l.mem = t->set.scratch ? (char *)t->set.scratch + model_run_bytes(t->m, &own) : NULL;
+    return (t->ref_run = model_run_new(t->ref, &l, err)) != NULL;
 }
 
 /* Masters and moments of m, whole or what one device has of it: on the device, and in host memory. */
@@ -97,7 +127,7 @@ void trainer_memory_of_device(const struct model *m, const struct trainer_settin
     }
     limits_make(&l, m, s);
     *out = (struct trainer_memory){ .weight = trainer_weight_bytes(m, s),
-                                    .activation = model_run_bytes(m, &l),
+                                    .activation = model_run_bytes(m, &l) + teacher_run_bytes(s),
                                     .gradient = trainer_grad_bytes(m, s) };
     memory_of_state(m, s, out);
 }
@@ -176,8 +206,8 @@ struct trainer *trainer_new(struct model *model, struct model *ref, const struct
     }
     if (!trainer_weights_place(model, &t->set, err))    // before anything knows where the weights lie
         goto fail;
-    if (!micros_new(t, err) || !(t->run = model_run_new(model, &limits, err)) || !pieces_make(t, err) || !frozen_make(t, err)
-        || !t->form->open(t, err) || !(t->sumsq = mem_new(t->dev, 3 * sizeof *t->sumsq, "gradient norm", err))
+    if (!micros_new(t, err) || !(t->run = model_run_new(model, &limits, err)) || !teacher_run_open(t, err) || !pieces_make(t, err)
+        || !frozen_make(t, err) || !t->form->open(t, err) || !(t->sumsq = mem_new(t->dev, 3 * sizeof *t->sumsq, "gradient norm", err))
         || !(t->row_mean = mem_new(t->dev, sizeof *t->row_mean, "mean of rows", err))
         || !(t->hash = mem_new(t->dev, sizeof *t->hash, "hash of the weights", err))
         || !(t->clip = mem_new(t->dev, 2 * sizeof *t->clip, "gradient norm", err)))
@@ -193,6 +223,7 @@ void trainer_free(struct trainer *t)
     if (!t)
         return;
     model_run_free(t->run);
+    model_run_free(t->ref_run);
     t->form->close(t);
     update_release(t);
     void *mem[] = { t->sumsq, t->row_mean, t->hash, t->clip };

@@ -75,6 +75,10 @@ struct trainer_settings {
     // Micro-batches in a row whose gradients are added up before they join the sum; 0: 1. Above 1 a
     // rank keeps a whole gradient for them at any zero_stage, and a rank that is alone keeps two.
     int grad_group;
+    // The reference, when it is a teacher, which may have another shape (borrowed; its weights may be elsewhere where this is for
+    // trainer_memory): it gets a run of its own, that keeps block inputs only. Not with n_team or n_stage. NULL: the reference has the
+    // model's shape.
+    const struct model *teacher;
     int n_rank_host;    // ranks with equal rank / n_rank_host share a host (statistics); 0: all do
     // Run samples without a gradient too (advantage or weight 0), for their metrics. The gradient
     // is the same without them.
@@ -86,7 +90,7 @@ struct trainer_settings {
 /* What a trainer takes, in bytes. */
 struct trainer_memory {
     size_t weight;        // the trained weights; zero_stage 3: what stays of them
-    size_t activation;    // taken from settings.scratch when that is given
+    size_t activation;    // of the teacher's run too; taken from settings.scratch when that is given
     size_t gradient;      // several ranks: with the shards of the sum and the stage for the others'
     size_t state;         // masters and moments on the device, and their stage
     size_t host;          // masters and moments in pinned host memory
@@ -114,7 +118,7 @@ MUST_USE bool trainer_weights_place(struct model *m, const struct trainer_settin
  * trainer_memory says how much beforehand. NULL: see err.
  *
  * Borrows model and ref until trainer_free. It changes model's weights. ref NULL: there is no
- * reference, and beta must stay 0. ref changes only with ref_every.
+ * reference, and beta and teacher must stay 0. ref changes only with ref_every.
  *
  * With zero_stage 1 and 2 the weights move to memory that other ranks may write (model_share). With
  * 3 the model keeps this rank's shards only (model_keep), and cannot run without the other

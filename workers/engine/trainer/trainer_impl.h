@@ -38,6 +38,7 @@ struct trainer {
     struct trainer_settings set;
     struct device *dev;
     struct model_run *run;
+    struct model_run *ref_run;    // the teacher's own; NULL: the reference runs in `run`
     int64_t n_flat, version, adam_step;
     // Updates that the present step has made. After the first one no sample is of the present
     // weights.

@@ -106,7 +106,7 @@ void trainer_metrics_make(double *metric, const struct trainer_sums *sums, const
     metric[M_LOSS] = sums->loss;
     metric[M_LEARNING_RATE] = h->lr;
     metric[M_ENTROPY] = sums->entropy / sums->n_tok;
-    metric[M_KL] = h->form.beta > 0 ? sums->kl / sums->n_tok : NAN;
+    metric[M_KL] = loss_needs_reference(h) ? sums->kl / sums->n_tok : NAN;
     metric[M_CLIP_LOW] = sums->n_clip_low / sums->n_tok;
     metric[M_CLIP_HIGH] = sums->n_clip_high / sums->n_tok;
     metric[M_RATIO_MEAN] = sums->ratio / sums->n_tok;
