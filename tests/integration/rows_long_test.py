@@ -15,9 +15,10 @@ EDITS = {
         "workers/controller/step_metrics.c": [("    metric_own(s, M_REWARD, mean);\n", "    metric_own(s, M_REWARD, mean);\n    metric_own(s, M_GROWN, mean);\n")],
     },
     "form of the loss": {
-        "kernels/policy_form.h": [("    CLIP_ATROPOS,\n", "    CLIP_ATROPOS,\n    CLIP_GROWN,\n"),
+        "kernels/policy_form.h": [("    CLIP_GPG,\n", "    CLIP_GPG,\n    CLIP_GROWN,\n"),
+                                  ("    case CLIP_ATROPOS: break;\n", "    case CLIP_GROWN:\n    case CLIP_ATROPOS: break;\n"),
                                   ("    case CLIP_CISPO: break;\n", "    case CLIP_CISPO: break;\n    case CLIP_GROWN: return 0;\n")],
-        "protocol/settings/knobs.c": [('"ppo|cispo|atropos"', '"ppo|cispo|atropos|grown"')],
+        "protocol/settings/knobs.c": [('"ppo|cispo|atropos|sapo|gpg"', '"ppo|cispo|atropos|sapo|gpg|grown"')],
     },
     "message": {
         "protocol/wire/message.h": [("    MSG_STEPS,\n", "    MSG_GROWN,\n    MSG_STEPS,\n")],
