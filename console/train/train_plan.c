@@ -342,6 +342,8 @@ static void room_print(const struct train *t, const struct run_room *room)
            (double)p->total * 1e-9, (double)room->have * 1e-9, (int)strcspn(c->devices, ","), c->devices, (double)p->weights * 1e-9,
            (double)p->gradient * 1e-9, (double)p->state * 1e-9, (double)p->sampler * 1e-9, (double)p->activation * 1e-9,
            (double)p->kv * 1e-9, p->turns ? " (these two by turns)" : "");
+    if (p->states)
+        printf("                of the sampler's %.3g are states of sequences\n", (double)p->states * 1e-9);
     adapter_print(c);
     host_print(c, p);
     if (room->copy > 0)

@@ -78,6 +78,12 @@ class Hybrid(RunCase):
         self.assertEqual(header["model.language_model.layers.2.self_attn.q_proj.weight"]["shape"], [256, 128])
         self.assertEqual(data[slice(*header["model.visual.blocks.0.norm1.weight"]["data_offsets"])], VISION)
 
+    def test_the_plan_is_made_with_the_states_of_all_samples(self):
+        said = subprocess.run([ROLLCALL, "train", self.task.run_file("plan.yaml"), "--dry-run"], capture_output=True, text=True, timeout=LIMIT)
+        self.assertEqual(said.returncode, 0, said.stderr)
+        self.assertIn("are states of sequences", said.stdout)
+        self.assertIn("s a step", said.stdout)
+
     def test_what_states_cannot_do_yet_is_refused_before_anything_starts(self):
         for extra, settings, words in [
                 (["-tp", "2"], {}, ("linear attention", "tensor_parallel_size")),

@@ -2,6 +2,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 #include "protocol/base/clock.h"
 #include "workers/engine/model/lora.h"
 #include "workers/engine/model/model.h"
@@ -246,6 +247,10 @@ bool step_probe(struct step_cost *out, const struct model_config *c, struct devi
     struct step_cost one, two;
     bool cpu = dev->kind == DEVICE_CPU;
     small.n_layer = 2;
+    if (config_has_states(c)) {    // one layer of each kind, since neither may be all that there is
+        memset(small.delta.layers, 0, sizeof small.delta.layers);
+        small.delta.layers[0] = 1;
+    }
     if (!model_probe(&small, dev, dtype, load, cpu ? limit_s : limit_s / 2, &two, err))
         return false;
     double weights = (double)config_n_active(c) / (double)config_n_active(&small);
@@ -254,6 +259,7 @@ bool step_probe(struct step_cost *out, const struct model_config *c, struct devi
         return true;
     }
     small.n_layer = 1;
+    small.delta.layers[0] = 0;
     if (!model_probe(&small, dev, dtype, load, limit_s / 2, &one, err))
         return false;
     *out = (struct step_cost){ .decode_s = all_layers(one.decode_s, two.decode_s, c->n_layer, weights),
