@@ -10,12 +10,12 @@ import json
 import os
 import random
 import re
+import selectors
 import socket
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -27,46 +27,59 @@ def out(words, **more):
     return subprocess.run([str(w) for w in words], check=True, stdout=subprocess.PIPE, text=True, **more).stdout
 
 
-def stream(port, prompt, n_new):
-    """One completion as a stream; returns seconds to its first token and the number of tokens that usage names. After the first token the
-    socket wakes its thread only for many tokens at once: 64 threads that read each token on its own are slower than the server."""
-    began = time.monotonic()
+def request_of(prompt, n_new):
     body = json.dumps({"prompt": prompt, "max_tokens": n_new, "temperature": 1.0, "ignore_eos": True, "stream": True,
                        "return_token_ids": True, "stream_options": {"include_usage": True}}).encode()
-    first, kept = None, b""
-    with socket.create_connection(("127.0.0.1", port), timeout=120) as c:
-        c.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close\r\n"
-                  b"Content-Length: %d\r\n\r\n" % len(body) + body)
-        while got := c.recv(1 << 16):
-            kept = kept[-4096:] + got
-            if first is None and b"data: {" in kept:
-                first = time.monotonic() - began
-                c.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1 << 15)    # or the stream's end
-    usage = re.findall(rb'"completion_tokens": ?(\d+)', kept)
+    return (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close\r\n"
+            b"Content-Length: %d\r\n\r\n" % len(body) + body)
+
+
+def tokens_of(answer):
+    """The number of completion tokens that a stream's usage names."""
+    usage = re.findall(rb'"completion_tokens": ?(\d+)', answer)
     if not usage:
-        raise RuntimeError(kept[-500:].decode(errors="replace"))
-    return first, int(usage[-1])
+        raise RuntimeError(answer[-500:].decode(errors="replace"))
+    return int(usage[-1])
+
+
+def first_token(port, prompt):
+    """Seconds to the token of a completion of one."""
+    kept, began = b"", time.monotonic()
+    with socket.create_connection(("127.0.0.1", port), timeout=120) as c:
+        c.sendall(request_of(prompt, 1))
+        while b"data: {" not in kept:
+            got = c.recv(1 << 16)
+            if not got:
+                raise RuntimeError(kept[-500:].decode(errors="replace"))
+            kept += got
+    return time.monotonic() - began
 
 
 def load(port, prompts):
-    """All prompts at once; returns tokens a second from the first request to the last answer."""
-    tokens, failed = [], []
-
-    def one(prompt):
-        try:
-            tokens.append(stream(port, prompt, NEW)[1])
-        except Exception as e:    # told below, by the main thread
-            failed.append(e)
-
-    threads = [threading.Thread(target=one, args=(p,)) for p in prompts]
-    began = time.monotonic()
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    if failed:
-        raise failed[0]
-    return sum(tokens) / (time.monotonic() - began)
+    """All prompts at once; returns tokens a second from the first request to the last answer. The requests are made before the clock starts,
+    and a socket wakes the reader only for many tokens at once: clients in Python would be slower than the server otherwise."""
+    requests, answer = [request_of(p, NEW) for p in prompts], {}
+    with selectors.DefaultSelector() as ready:
+        for _ in prompts:
+            c = socket.create_connection(("127.0.0.1", port), timeout=120)
+            c.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1 << 15)    # or the stream's end
+            answer[c] = b""
+            ready.register(c, selectors.EVENT_READ)
+        began = time.monotonic()
+        for c, request in zip(answer, requests):
+            c.sendall(request)
+        while ready.get_map():
+            events = ready.select(120)
+            if not events:
+                raise RuntimeError("no stream has gone on for 120 s")
+            for key, _ in events:
+                got = key.fileobj.recv(1 << 17)
+                answer[key.fileobj] = answer[key.fileobj][-4096:] + got
+                if not got:
+                    ready.unregister(key.fileobj)
+                    key.fileobj.close()
+        seconds = time.monotonic() - began
+    return sum(map(tokens_of, answer.values())) / seconds
 
 
 def main():
@@ -88,7 +101,7 @@ def main():
             prompts = [[rng.randrange(made["tokenizer_ids"]) for _ in range(PROMPT)] for _ in range(streams)]
             first_rate = load(port, prompts)    # the server has warmed itself before it listens
             rates = [load(port, [[rng.randrange(made["tokenizer_ids"]) for _ in range(PROMPT)] for _ in range(streams)]) for _ in range(3)]
-            firsts = [stream(port, [rng.randrange(made["tokenizer_ids"]) for _ in range(PROMPT)], 1)[0] for _ in range(20)]
+            firsts = [first_token(port, [rng.randrange(made["tokenizer_ids"]) for _ in range(PROMPT)]) for _ in range(20)]
         finally:
             server.terminate()
             server.wait(timeout=60)
