@@ -291,10 +291,6 @@ struct weight *weight_new(struct device *dev, const void *data, enum dtype dtype
 struct weight *weight_new_grouped(struct device *dev, const void *data, enum dtype dtype, int64_t n_group, int64_t n_out, int64_t n_in,
                                   bool for_bwd, struct error *err)
 {
-    if (!device_has_experts(dev)) {
-        error_set(err, ERR_UNSUPPORTED, "%s has no operations on experts", dev->name);
-        return NULL;
-    }
     if (n_group < 1 || n_group > ROUTE_EXPERTS_MAX) {
         error_set(err, ERR_SHAPE, "a weight of %" PRId64 " matrices; 1 to %d are possible", n_group, ROUTE_EXPERTS_MAX);
         return NULL;

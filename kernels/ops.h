@@ -188,8 +188,7 @@ struct weight {
  * parts 1, a device that has only some of the rows gives the same bits for them. */
 struct weight *weight_new(struct device *dev, const void *data, enum dtype dtype, int64_t n_out, int64_t n_in, int parts, bool for_bwd,
                           struct error *err);
-/* As weight_new, for n_group matrices, one for each expert of a layer, which group_fwd and group_bwd_x take; each sum is one chain. ERR_UNSUPPORTED:
- * the device has no operations on experts. */
+/* As weight_new, for n_group matrices, one for each expert of a layer, which group_fwd and group_bwd_x take; each sum is one chain. */
 struct weight *weight_new_grouped(struct device *dev, const void *data, enum dtype dtype, int64_t n_group, int64_t n_out, int64_t n_in,
                                   bool for_bwd, struct error *err);
 void weight_free(struct device *dev, struct weight *w);
@@ -965,7 +964,7 @@ struct mem_hash {
     X(gate_bwd)
 #define OPS_TABLE(X) OPS_DENSE(X) OPS_EXPERTS(X) OPS_DELTA(X)
 // clang-format on
-/* A back end: its life cycle and one function per operation. Those of OPS_EXPERTS and of OPS_DELTA are NULL where a back end has none (cuda). */
+/* A back end: its life cycle and one function per operation. Those of OPS_DELTA are NULL where a back end has none (cuda). */
 struct ops {
     void (*device_free)(struct device *);
     bool (*device_enter)(struct device *, struct error *);                             // these two NULL: nothing to do; always,
@@ -1010,10 +1009,6 @@ struct ops {
     OPS_TABLE(OPS_ROW)
 #undef OPS_ROW
 };
-static inline bool device_has_experts(const struct device *dev)
-{
-    return dev->op->group_fwd != NULL;
-}
 static inline bool device_has_delta(const struct device *dev)
 {
     return dev->op->delta_rule_fwd != NULL;

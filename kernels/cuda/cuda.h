@@ -97,6 +97,7 @@ bool cuda_early(struct cuda_device *cu);
 void cuda_early_note(struct cuda_device *cu);
 #define CUDA_ROW(name) extern "C" bool name##_cuda(struct device *dev, const struct name *a, struct error *err);
 OPS_DENSE(CUDA_ROW)
+OPS_EXPERTS(CUDA_ROW)
 #undef CUDA_ROW
 bool cuda_weight_init(struct device *dev, struct weight *w, struct error *err);
 void cuda_weight_release(struct device *dev, struct weight *w);

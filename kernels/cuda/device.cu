@@ -386,6 +386,7 @@ static struct ops ops_table(void)
     t.graph_free = cuda_graph_free;
 #define CUDA_ENTRY(name) t.name = name##_cuda;
     OPS_DENSE(CUDA_ENTRY)
+    OPS_EXPERTS(CUDA_ENTRY)
     return t;
 }
 

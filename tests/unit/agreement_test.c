@@ -195,8 +195,8 @@ static const char *device_name(void)
 static bool engine_open(struct engine *e, const struct model_config *c, enum dtype dtype, const char *path, int n_thread)
 {
     struct error err = { 0 };
-    if ((c->experts.n || config_has_states(c)) && strncmp(device_name(), "cuda", 4) == 0)
-        return false;    // no operations on experts and states there
+    if (config_has_states(c) && strncmp(device_name(), "cuda", 4) == 0)
+        return false;    // no operations on states there
     if (path)
         setenv("RC_CPU", path, 1);
     else

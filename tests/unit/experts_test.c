@@ -102,13 +102,80 @@ static struct layer layer_new(struct size s, enum dtype t)
     l.ddown = room(s.experts * s.d * s.f, 4);
     return l;
 }
+/* Every piece of a layer's memory. */
+#define N_PIECE 24
+struct piece {
+    void **p;
+    size_t bytes;
+};
+static void pieces(struct layer *l, struct piece out[N_PIECE])
+{
+    const struct size *s = &l->s;
+    size_t e = dtype_size(l->dtype), n = (size_t)s->n, d = (size_t)s->d, f = (size_t)s->f, x = (size_t)s->experts, pairs = n * (size_t)s->k;
+    const struct piece all[N_PIECE] = { { &l->x, n * d * e },
+                                        { &l->router, x * d * e },
+                                        { &l->gate_up, x * 2 * f * d * e },
+                                        { &l->down, x * d * f * e },
+                                        { &l->dy, n * d * e },
+                                        { (void **)&l->bias, l->bias ? x * 4 : 0 },
+                                        { (void **)&l->logits, n * x * 4 },
+                                        { (void **)&l->weight, pairs * 4 },
+                                        { (void **)&l->dweight, pairs * 4 },
+                                        { (void **)&l->expert, pairs * 4 },
+                                        { (void **)&l->first, (x + 1) * 4 },
+                                        { (void **)&l->row, pairs * 4 },
+                                        { (void **)&l->place, pairs * 4 },
+                                        { (void **)&l->load, x * 8 },
+                                        { &l->rows, pairs * d * e },
+                                        { &l->gu, pairs * 2 * f * e },
+                                        { &l->act, pairs * f * e },
+                                        { &l->dact, pairs * f * e },
+                                        { &l->dlogits, n * x * e },
+                                        { &l->y, n * d * e },
+                                        { &l->dx, n * d * e },
+                                        { (void **)&l->drouter, x * d * 4 },
+                                        { (void **)&l->dgate_up, x * 2 * f * d * 4 },
+                                        { (void **)&l->ddown, x * d * f * 4 } };
+    memcpy(out, all, sizeof all);
+}
 static void layer_free(struct layer *l)
 {
-    void *all[] = { l->x,       l->router, l->gate_up, l->down, l->dy,    l->bias,    l->logits,   l->weight,
-                    l->dweight, l->expert, l->first,   l->row,  l->place, l->load,    l->rows,     l->gu,
-                    l->act,     l->dact,   l->dlogits, l->y,    l->dx,    l->drouter, l->dgate_up, l->ddown };
-    for (size_t i = 0; i < ARRAY_SIZE(all); i++)
-        free(all[i]);
+    struct piece all[N_PIECE];
+    pieces(l, all);
+    for (size_t i = 0; i < N_PIECE; i++)
+        free(*all[i].p);
+}
+/* A copy in dev's memory; and what is there, back, and freed. */
+static void *sent(struct device *dev, const void *from, size_t bytes)
+{
+    void *p = mem_new(dev, bytes, "a test", &err);
+    TRUE(p && mem_copy(dev, p, from, bytes, COPY_H2D, &err) && device_sync(dev, &err));
+    return p;
+}
+static void fetched(struct device *dev, void *to, void *from, size_t bytes)
+{
+    TRUE(mem_copy(dev, to, from, bytes, COPY_D2H, &err) && device_sync(dev, &err));
+    mem_free(dev, from);
+}
+/* The layer in dev's memory; and what is there, back into l. */
+static struct layer layer_send(struct device *dev, const struct layer *l)
+{
+    struct layer there = *l;
+    struct piece all[N_PIECE];
+    pieces(&there, all);
+    for (size_t i = 0; i < N_PIECE; i++)
+        if (all[i].bytes > 0)
+            *all[i].p = sent(dev, *all[i].p, all[i].bytes);
+    return there;
+}
+static void layer_fetch(struct device *dev, struct layer *l, struct layer *there)
+{
+    struct piece all[N_PIECE], own[N_PIECE];
+    pieces(there, all);
+    pieces(l, own);
+    for (size_t i = 0; i < N_PIECE; i++)
+        if (all[i].bytes > 0)
+            fetched(dev, *own[i].p, *all[i].p, all[i].bytes);
 }
 
 struct handles {
@@ -174,11 +241,12 @@ static void layer_bwd(struct device *dev, struct layer *l, const struct handles 
 
 static struct layer layer_run(struct device *dev, struct size s, enum dtype t)
 {
-    struct layer l = layer_new(s, t);
-    struct handles h = handles_new(dev, &l);
-    layer_fwd(dev, &l, &h);
-    layer_bwd(dev, &l, &h);
+    struct layer l = layer_new(s, t), there = layer_send(dev, &l);
+    struct handles h = handles_new(dev, &there);
+    layer_fwd(dev, &there, &h);
+    layer_bwd(dev, &there, &h);
     handles_free(dev, h);
+    layer_fetch(dev, &l, &there);
     return l;
 }
 
@@ -208,6 +276,7 @@ static const struct size sizes[] = {
     { .n = 333, .d = 64, .f = 96, .experts = 5, .k = 2, .kind = ROUTE_SIGMOID, .normalise = true, .biased = true, .scale = 2.5f },
     { .n = 40, .d = 64, .f = 33, .experts = 16, .k = 4, .kind = ROUTE_SIGMOID, .scale = 1 },
     { .n = 1500, .d = 32, .f = 32, .experts = 2, .k = 1, .normalise = true, .scale = 1 },
+    { .n = 250, .d = 320, .f = 160, .experts = 6, .k = 4, .normalise = true, .scale = 1 },    // tiles with an end, in every direction
 };
 
 static struct device *cpu_of(const char *path, int n_thread)
@@ -215,6 +284,16 @@ static struct device *cpu_of(const char *path, int n_thread)
     setenv("RC_CPU", path ? path : "", 1);
     struct device *dev = device_new("cpu:0", n_thread, &err);
     if (!dev && err.code != ERR_UNSUPPORTED)
+        fail_msg("%s", err.text);
+    return dev;
+}
+
+/* What is tested: OPS_DEVICE, or the CPU. */
+static struct device *tested(void)
+{
+    const char *name = getenv("OPS_DEVICE");
+    struct device *dev = name ? device_new(name, 0, &err) : cpu_of(NULL, 2);
+    if (!dev)
         fail_msg("%s", err.text);
     return dev;
 }
@@ -240,13 +319,20 @@ static void experts_are_chosen_and_weighted_as_worked_out_by_hand(UNUSED void **
         { ln, NULL, ROUTE_SIGMOID, true, 2, { 1, 2 }, { 2 * 2.0f / 3 / (22.0f / 15), 2 * 0.8f / (22.0f / 15) }, "sigmoid, normalised" },
         { ln, bias, ROUTE_SIGMOID, false, 1, { 0, 3 }, { 0.5f, 0.5f }, "the bias changes the choice, not the weights" },
     };
-    struct device *dev[] = { device_new("ref", 0, &err), cpu_of(NULL, 2) };
+    struct device *dev[] = { device_new("ref", 0, &err), tested() };
     for (size_t c = 0; c < ARRAY_SIZE(cases); c++)
         for (size_t v = 0; v < ARRAY_SIZE(dev); v++) {
             int32_t expert[2] = { -1, -1 };
             float weight[2] = { NAN, NAN };
-            TRUE(OP(dev[v], &err, route_fwd, .expert = expert, .weight = weight, .logits = cases[c].logits, .bias = cases[c].bias, .n = 1,
-                    .n_expert = 4, .k = 2, .kind = cases[c].kind, .normalise = cases[c].normalise, .scale = cases[c].scale));
+            float *logits = sent(dev[v], cases[c].logits, 16), *added = cases[c].bias ? sent(dev[v], cases[c].bias, 16) : NULL;
+            int32_t *to = sent(dev[v], expert, sizeof expert);
+            float *weights = sent(dev[v], weight, sizeof weight);
+            TRUE(OP(dev[v], &err, route_fwd, .expert = to, .weight = weights, .logits = logits, .bias = added, .n = 1, .n_expert = 4,
+                    .k = 2, .kind = cases[c].kind, .normalise = cases[c].normalise, .scale = cases[c].scale));
+            fetched(dev[v], expert, to, sizeof expert);
+            fetched(dev[v], weight, weights, sizeof weight);
+            mem_free(dev[v], logits);
+            mem_free(dev[v], added);
             for (int j = 0; j < 2; j++)
                 if (expert[j] != cases[c].expert[j] || !(fabsf(weight[j] - cases[c].weight[j]) < 1e-6f))
                     fail_msg("%s: expert %d weighs %g, not expert %d %g", cases[c].why, expert[j], weight[j], cases[c].expert[j],
@@ -260,12 +346,19 @@ static void rows_are_grouped_by_expert_and_then_in_order(UNUSED void **state)
 {
     static const int32_t expert[] = { 0, 3, 0, 1, 1, 3 }, first[] = { 0, 2, 4, 4, 6 }, row[] = { 0, 1, 1, 2, 0, 2 },
                          place[] = { 0, 4, 1, 2, 3, 5 };
-    int32_t got_first[5], got_row[6], got_place[6];
+    int32_t got_first[5] = { -1 }, got_row[6] = { -1 }, got_place[6] = { -1 };
     int64_t load[4] = { 10, 10, 10, 10 };
     static const int64_t loads[] = { 12, 12, 10, 12 };
-    struct device *dev = cpu_of(NULL, 1);
-    TRUE(OP(dev, &err, group_rows, .first = got_first, .row = got_row, .place = got_place, .load = load, .expert = expert, .n = 3,
-            .n_expert = 4, .k = 2));
+    struct device *dev = tested();
+    void *from = sent(dev, expert, sizeof expert), *to[] = { sent(dev, got_first, sizeof first), sent(dev, got_row, sizeof row),
+                                                             sent(dev, got_place, sizeof place), sent(dev, load, sizeof load) };
+    TRUE(OP(dev, &err, group_rows, .first = to[0], .row = to[1], .place = to[2], .load = to[3], .expert = from, .n = 3, .n_expert = 4,
+            .k = 2));
+    fetched(dev, got_first, to[0], sizeof first);
+    fetched(dev, got_row, to[1], sizeof row);
+    fetched(dev, got_place, to[2], sizeof place);
+    fetched(dev, load, to[3], sizeof load);
+    mem_free(dev, from);
     assert_memory_equal(got_first, first, sizeof first);
     assert_memory_equal(got_row, row, sizeof row);
     assert_memory_equal(got_place, place, sizeof place);
@@ -275,7 +368,7 @@ static void rows_are_grouped_by_expert_and_then_in_order(UNUSED void **state)
 
 static void a_layer_of_experts_agrees_with_ref(UNUSED void **state)
 {
-    struct device *ref = device_new("ref", 0, &err), *dev = cpu_of(NULL, 2);
+    struct device *ref = device_new("ref", 0, &err), *dev = tested();
     for (size_t c = 0; c < ARRAY_SIZE(sizes); c++)
         for (enum dtype t = DT_F32; t <= DT_BF16; t++) {
             struct layer want = layer_run(ref, sizes[c], t), got = layer_run(dev, sizes[c], t);
@@ -340,13 +433,13 @@ static void code_paths_and_threads_give_a_layer_the_same_bits(UNUSED void **stat
 
 static void a_row_alone_gets_the_bits_it_has_among_others(UNUSED void **state)
 {
-    struct device *dev = cpu_of(NULL, 2);
+    struct device *dev = tested();
     for (size_t c = 0; c < ARRAY_SIZE(sizes); c++)
         for (enum dtype t = DT_F32; t <= DT_BF16; t++) {
-            struct layer all = layer_run(dev, sizes[c], t);
+            struct layer all = layer_run(dev, sizes[c], t), weights = layer_send(dev, &all);
             struct size s = sizes[c];
             size_t row_bytes = (size_t)s.d * dtype_size(t);
-            struct handles h = handles_new(dev, &all);
+            struct handles h = handles_new(dev, &weights);
             int64_t step = MAX(s.n / 20, (int64_t)1);
             for (int64_t i = 0; i < s.n; i += step) {
                 struct size of_one = s;
@@ -354,11 +447,12 @@ static void a_row_alone_gets_the_bits_it_has_among_others(UNUSED void **state)
                 struct layer one = layer_new(of_one, t);
                 memcpy(one.x, (char *)all.x + (size_t)i * row_bytes, (size_t)of_one.n * row_bytes);
                 memcpy(one.dy, (char *)all.dy + (size_t)i * row_bytes, (size_t)of_one.n * row_bytes);
-                free(one.bias);
-                one.bias = all.bias;
-                layer_fwd(dev, &one, &h);
-                layer_bwd(dev, &one, &h);
-                one.bias = NULL;
+                if (one.bias)
+                    memcpy(one.bias, all.bias, (size_t)s.experts * 4);
+                struct layer there = layer_send(dev, &one);
+                layer_fwd(dev, &there, &h);
+                layer_bwd(dev, &there, &h);
+                layer_fetch(dev, &one, &there);
                 if (memcmp(one.y, (char *)all.y + (size_t)i * row_bytes, (size_t)of_one.n * row_bytes) != 0)
                     fail_msg("size %zu: row %d has other bits among %d than among %d", c, (int)i, (int)of_one.n, (int)s.n);
                 if (memcmp(one.dx, (char *)all.dx + (size_t)i * row_bytes, (size_t)of_one.n * row_bytes) != 0)
@@ -366,6 +460,7 @@ static void a_row_alone_gets_the_bits_it_has_among_others(UNUSED void **state)
                 layer_free(&one);
             }
             handles_free(dev, h);
+            layer_fetch(dev, &all, &weights);
             layer_free(&all);
         }
     device_free(dev);
@@ -427,17 +522,21 @@ static void the_backward_is_the_slope_of_the_forward(UNUSED void **state)
 
 static void a_gradient_is_added_once_or_set(UNUSED void **state)
 {
-    struct device *dev = cpu_of(NULL, 2);
+    struct device *dev = tested();
     for (size_t c = 0; c < ARRAY_SIZE(sizes); c++) {
         struct layer l = layer_run(dev, sizes[c], DT_BF16);
         const struct size *s = &l.s;
         int64_t n = s->experts * s->d * s->f;
         float *added = values(n, DT_F32, 1), *before = malloc((size_t)n * 4);
+        struct layer there = layer_send(dev, &l);
+        float *sums = sent(dev, added, (size_t)n * 4);
         memcpy(before, added, (size_t)n * 4);
         /* rows holds the gradient by the gathered inputs now: any values do */
         for (int set = 0; set < 2; set++)
-            TRUE(OP(dev, &err, group_bwd_w, .dw = set ? l.ddown : added, .dy = l.rows, .x = l.act, .first = l.first, .n = s->n * s->k,
-                    .n_group = s->experts, .n_out = s->d, .n_in = s->f, .dtype = DT_BF16, .set = set));
+            TRUE(OP(dev, &err, group_bwd_w, .dw = set ? there.ddown : sums, .dy = there.rows, .x = there.act, .first = there.first,
+                    .n = s->n * s->k, .n_group = s->experts, .n_out = s->d, .n_in = s->f, .dtype = DT_BF16, .set = set));
+        layer_fetch(dev, &l, &there);
+        fetched(dev, added, sums, (size_t)n * 4);
         for (int64_t i = 0; i < n; i++)
             before[i] += l.ddown[i];
         assert_memory_equal(added, before, (size_t)n * 4);

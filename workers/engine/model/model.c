@@ -360,9 +360,6 @@ void model_free(struct model *m)
 bool model_device_check(const struct model_config *c, const struct device *dev, struct error *err)
 {
     static const int64_t on_cuda[] = { 16, 32, 64, 96, 128, 256 };
-    if (c->experts.n && !device_has_experts(dev))
-        return error_set(err, ERR_UNSUPPORTED,
-                         "this model is a mixture of experts, which '%s' has no operations for; it runs on CPUs (cpu:0)", dev->name);
     if (config_has_states(c) && !device_has_delta(dev))
         return error_set(err, ERR_UNSUPPORTED,
                          "this model has layers of linear attention, which '%s' has no operations for; it runs on CPUs (cpu:0)", dev->name);
