@@ -168,6 +168,17 @@ out:
     return ok;
 }
 
+/* Parameters that a step reads: of a mixture of experts those that some row of the batch is expected to choose, if all are as likely. */
+static double step_params(const struct decode_bench *b)
+{
+    const struct model_config *c = model_config(b->tool.model);
+    double n = (double)c->experts.n, k = (double)c->experts.k, all = (double)config_n_param(c);
+    if (c->experts.n <= c->experts.k)
+        return all;
+    double idle = n * pow(1 - k / n, (double)b->batch), each = (double)(config_n_product(c) - config_n_active(c)) / (n - k);
+    return all - idle * each;
+}
+
 /* Seconds that a decode step cannot beat on an H200: weights once, keys and values of every sequence (half of the
  * new tokens on average), at 4.3 TB/s, the measured speed of a device copy. */
 static double step_floor_s(const struct decode_bench *b)
@@ -176,7 +187,7 @@ static double step_floor_s(const struct decode_bench *b)
     double elem = (double)dtype_size(model_dtype(b->tool.model));
     double kv = 2.0 * (double)(c->n_layer * c->n_kv_head * c->d_head) * elem;
     double context = (double)b->n_prompt + (double)b->n_new / 2;
-    return ((double)config_n_param(c) * elem + (double)b->batch * context * kv) / 4.3e12;
+    return (step_params(b) * elem + (double)b->batch * context * kv) / 4.3e12;
 }
 
 /* How many samples ran at once, and how many there would be if each had pages for its longest length from the beginning. */

@@ -1,6 +1,6 @@
 #!/bin/bash
 # run.sh GROUP...: the checks and measurements that need an NVIDIA GPU, one table at the end. Groups: tests, sanitize, decode, train,
-# lora, kernels, attention (against cuDNN), start, step, serve, lent, ranks (two or four GPUs), teams (two or four), gap (two), learn, compare,
+# lora, moe, kernels, attention (against cuDNN), start, step, serve, lent, ranks (two or four GPUs), teams (two or four), gap (two), learn, compare,
 # publish (two).
 # RC_CUDA_CARDS=4: what needs several GPUs runs on one under several names; only its bytes mean something then.
 # Uses .gpu (tests/gpu/pack.sh) if it exists, else build/release. Without a GPU every group is reported as skipped (exit 77),
@@ -130,6 +130,21 @@ for group in "$@"; do
                 --prompt 128 --new 256 --rounds 3 --lora-rank $rank
         done
         ;;
+    moe)
+        for path in hopper ampere; do
+            RC_CUDA_PATH=$path OPS_DEVICE=cuda:0 note "experts against ref, equal bits, $path" "$tests/experts_test"
+        done
+        OPS_DEVICE=cuda:0 note "sampler and trainer agree to the bit" "$tests/agreement_test"
+        OPS_DEVICE=cuda:0 note "logits and gradients of PyTorch, fp32" "$tests/model_golden_test"
+        for batch in 64 256 512; do
+            note "decode Qwen3-30B-A3B, batch $batch" "$bin/rollcall" bench decode --device cuda:0 --shape Qwen3-30B-A3B --batch "$batch" \
+                --prompt 128 --new 128 --rounds 3
+        done
+        note "train Qwen3-30B-A3B, adapter of rank 16" "$bin/rollcall" bench train --device cuda:0 --shape Qwen3-30B-A3B --seq 2048 \
+            --tokens 16384 --lora-rank 16 --rounds 5
+        note "train OLMoE-1B-7B" "$bin/rollcall" bench train --device cuda:0 --shape OLMoE-1B-7B --seq 2048 --tokens 16384 --micro 8192 \
+            --rounds 5
+        ;;
     kernels)
         for shape in Qwen2.5-0.5B Qwen2.5-1.5B Qwen2.5-7B Qwen3-0.6B; do
             note "attention $shape" "$bin/rollcall" bench attention --device cuda:0 --shape $shape --seq 2048 --n-seq 8 --batch 256 \
@@ -251,7 +266,7 @@ for group in "$@"; do
             END { exit n != 4 || seen[0] == "differ" || seen[1] == "differ" }' "$hashes"
         ;;
     *)
-        echo "unknown group '$group': tests, sanitize, decode, train, lora, kernels, attention, start, step, serve, ranks, teams, learn, compare, publish"
+        echo "unknown group '$group': tests, sanitize, decode, train, lora, moe, kernels, attention, start, step, serve, ranks, teams, learn, compare, publish"
         exit 2
         ;;
     esac

@@ -674,7 +674,7 @@ static void the_examples_fit_the_gpus_they_name(UNUSED void **state)
         { "gsm8k-0.5b", "Qwen2.5-0.5B", 24, 0 },       { "gsm8k-1.5b", "Qwen2.5-1.5B", 48, 0 },
         { "gsm8k-7b", "Qwen2.5-7B", 141, 40 },         { "gsm8k-7b-2gpu", "Qwen2.5-7B", 141, 0 },
         { "gsm8k-7b-lora", "Qwen2.5-7B", 40, 0 },      { "gsm8k-14b-2gpu", "Qwen2.5-14B", 141, 160 },
-        { "gsm8k-32b-4gpu", "Qwen2.5-32B", 141, 400 },
+        { "gsm8k-32b-4gpu", "Qwen2.5-32B", 141, 400 }, { "gsm8k-30b-a3b-lora", "Qwen3-30B-A3B", 141, 0 },
     };
     struct run_config *c = malloc(sizeof *c);
     for (size_t k = 0; k < ARRAY_SIZE(cases); k++) {
