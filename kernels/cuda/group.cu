@@ -5,6 +5,7 @@
  * fp32: neither the number of rows nor their place in a tile takes part in it. The gradient by a matrix sums over its rows in order. */
 #include "kernels/cuda/attn.cuh"
 #include "kernels/cuda/group.cuh"
+#include <inttypes.h>
 #define TILE 64
 #define TILE_K 32
 #define THREADS 128
@@ -138,7 +139,7 @@ static bool tile_run(struct cuda_device *cu, const struct group_call *c, enum gr
     struct tile_args a = tile_args_of(c, form);
     int64_t tiles = c->n / TILE + MIN(c->n_group, c->n);    // each group's last may have few rows
     if (tiles > 65535 || c->n_out > 65535 * TILE)
-        return error_set(err, ERR_SHAPE, "%s: %lld rows in one call", op, (long long)c->n);
+        return error_set(err, ERR_SHAPE, "%s: %" PRId64 " rows in one call", op, c->n);
     if (form == GROUP_BWD_W)
         return launch_early(cu, tile_kernel<T, float, true>, dim3(blocks_for(a.n, TILE), blocks_for(a.m, TILE), (unsigned)c->n_group),
                             THREADS, 0, op, err, a);
