@@ -251,7 +251,17 @@ static bool is_hub_name(const char *text, bool is_data)
     return true;
 }
 
-/* A path as it stands from now on; the model and the data may also be org/name in the hub's cache, which is left alone. */
+/* Does the setting name a model's directory, or a part of one? */
+static bool is_model(const struct knob *k)
+{
+    static const char *const names[] = { "model", "tokenizer_path", "teacher" };
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++)
+        if (strcmp(k->name, names[i]) == 0)
+            return true;
+    return false;
+}
+
+/* A path as it stands from now on; models and the data may also be org/name in the hub's cache, which is left alone. */
 static bool path_read(const struct knob *k, void *at, const char *text, const char *base_dir, struct error *err)
 {
     char cwd[PATH_MAX], path[PATH_MAX];
@@ -266,7 +276,7 @@ static bool path_read(const struct knob *k, void *at, const char *text, const ch
     if (!path_join(path, sizeof path, base_dir, text) || strlen(path) >= k->size)
         return error_set(err, ERR_USAGE, "'%s' is longer than %zu bytes: '%.60s...'", k->name, k->size - 1, text);
     bool is_data = strcmp(k->name, "dataset") == 0;
-    bool hub_name = (is_data || strcmp(k->name, "model") == 0) && is_hub_name(text, is_data) && !path_exists(path);
+    bool hub_name = (is_data || is_model(k)) && is_hub_name(text, is_data) && !path_exists(path);
     char *plain = hub_name ? NULL : realpath(path, NULL);    // NULL also when it does not exist yet: then the path stays as written
     snprintf(at, k->size, "%s", plain && strlen(plain) < k->size ? plain : hub_name ? text : path);
     free(plain);

@@ -65,10 +65,12 @@ class Init(unittest.TestCase):
         folder = os.path.join(ROOT, "examples/runs")
         for name in sorted(os.listdir(folder)):
             with self.subTest(file=name), open(os.path.join(folder, name)) as f:
-                n = f.read().count("cuda:")    # the model, the data and the devices are others here; the rest is checked as it is
+                text = f.read()
+                n = text.count("cuda:")    # the models, the data and the devices are others here; the rest is checked as it is
                 done = subprocess.run([ROLLCALL, "train", f.name, "--dry-run", "-m", self.task.path("model"), "-d", self.task.path("train.jsonl"),
                                        "--eval-dataset", "", "--devices", ",".join(f"cpu:{i}" for i in range(n)), "--max-prompt-tokens", "128",
-                                       "--max-new-tokens", "64", "--offload-optimizer", "false"], capture_output=True, text=True, timeout=LIMIT)
+                                       "--max-new-tokens", "64", "--offload-optimizer", "false",
+                                       *(["--teacher", self.task.path("model")] if "teacher:" in text else [])], capture_output=True, text=True, timeout=LIMIT)
                 self.assertEqual(done.returncode, 0, done.stderr)
                 self.assertNotIn("warning", done.stderr)
 

@@ -53,6 +53,27 @@ static void a_value_reads_back_from_its_text_and_a_refused_one_changes_nothing(U
     buf_release(&text);
 }
 
+/* What names a model may be in the hub's cache: such a name in a run file is not a path beside the file. */
+static void names_of_the_hub_are_no_paths_beside_the_run_file(UNUSED void **state)
+{
+    static const struct {
+        const char *name, *text, *want;
+    } cases[] = {
+        { "model", "Qwen/Qwen2.5-0.5B", "Qwen/Qwen2.5-0.5B" },   { "tokenizer_path", "Qwen/Qwen2.5-0.5B", "Qwen/Qwen2.5-0.5B" },
+        { "teacher", "Qwen/Qwen2.5-1.5B", "Qwen/Qwen2.5-1.5B" }, { "teacher", "./Qwen", "/nowhere/./Qwen" },
+        { "dataset", "openai/gsm8k:main", "openai/gsm8k:main" }, { "checkpoint_path", "runs/step-000010", "/nowhere/runs/step-000010" },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct run_config c;
+        struct error err = { 0 };
+        struct buf text = BUF_INIT;
+        run_config_init(&c);
+        assert_true(run_config_set(&c, cases[i].name, cases[i].text, FROM_FLAG, "/nowhere", &err));
+        assert_string_equal(knob_text(knob_find(cases[i].name, &err), &c, &text), cases[i].want);
+        buf_release(&text);
+    }
+}
+
 static void every_setting_takes_the_text_of_its_default_and_goes_to_the_wire(UNUSED void **state)
 {
     struct run_config c;
@@ -194,6 +215,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_value_reads_back_from_its_text_and_a_refused_one_changes_nothing),
+        cmocka_unit_test(names_of_the_hub_are_no_paths_beside_the_run_file),
         cmocka_unit_test(every_setting_takes_the_text_of_its_default_and_goes_to_the_wire),
         cmocka_unit_test(the_words_for_true_and_false_are_the_same_everywhere),
         cmocka_unit_test(a_line_and_words_make_the_same_command),
