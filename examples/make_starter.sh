@@ -7,15 +7,17 @@
 # mostly gets wrong. What GRPO then has to find out from rewards alone is which of its habits pays.
 #   ROLLCALL  the program (default build/release/rollcall)
 #   DEVICE    what teaches it (default cpu:0); another device gives a starter of other bits
+#   SHAPE     starter, or starter-moe: a mixture of 8 experts
+#   OUT       where it goes (default build/starter)
 set -euo pipefail
 cd "$(dirname "$0")/.."
-rollcall=${ROLLCALL:-build/release/rollcall}
-rm -rf build/starter.part build/starter-init
+rollcall=${ROLLCALL:-build/release/rollcall} out=${OUT:-build/starter}
+rm -rf "$out.part" "$out-init"
 python3 examples/arithmetic.py build/data
-"$rollcall" random-model --shape starter --seed 1 --dtype float32 --tokenizer build/data/tokenizer --out build/starter-init >&2
-"$rollcall" sft --model build/starter-init --out build/starter.part --device "${DEVICE:-cpu:0}" --eval-dataset build/data/sft_eval.jsonl --beta2 0.98 \
+"$rollcall" random-model --shape "${SHAPE:-starter}" --seed 1 --dtype float32 --tokenizer build/data/tokenizer --out "$out-init" >&2
+"$rollcall" sft --model "$out-init" --out "$out.part" --device "${DEVICE:-cpu:0}" --eval-dataset build/data/sft_eval.jsonl --beta2 0.98 \
     --log-interval 200 \
     build/data/sft_clean.jsonl,steps=3000,batch=32,lr=2.5e-3,warmup=100,schedule=linear,min_ratio=0.02 \
     build/data/sft_styles.jsonl,steps=80,batch=64,lr=5e-4,schedule=constant
-rm -rf build/starter build/starter-init build/data/sft_clean.jsonl build/data/sft_styles.jsonl
-mv build/starter.part build/starter
+rm -rf "$out" "$out-init" build/data/sft_clean.jsonl build/data/sft_styles.jsonl
+mv "$out.part" "$out"

@@ -144,6 +144,10 @@ for group in "$@"; do
             --tokens 16384 --lora-rank 16 --rounds 5
         note "train OLMoE-1B-7B" "$bin/rollcall" bench train --device cuda:0 --shape OLMoE-1B-7B --seq 2048 --tokens 16384 --micro 8192 \
             --rounds 5
+        ROLLCALL=$rollcall DEVICE=cuda:0 SHAPE=starter-moe OUT=build/starter-moe note "the starter as a mixture, made here" \
+            env -u LD_LIBRARY_PATH bash examples/make_starter.sh
+        ROLLCALL=$rollcall note "the starter task with it, three seeds" $python examples/learning.py --seeds 1,2,3 --no-control -- \
+            --devices cuda:0 -m build/starter-moe
         ;;
     kernels)
         for shape in Qwen2.5-0.5B Qwen2.5-1.5B Qwen2.5-7B Qwen3-0.6B; do
