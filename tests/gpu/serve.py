@@ -4,8 +4,8 @@ to a first token of an idle server. Random weights of a real shape; prompts are 
 
   tests/gpu/serve.py [SHAPE] [STREAMS] [DEVICE]        Qwen2.5-0.5B 64 cuda:0
 
-Prints one JSON line; check is false when the server has less than 0.9 of the bench's tokens/s, in its
-first load less than 0.8 of it, or when a first token takes over 30 ms."""
+Prints one JSON line; check is false when the server has less than 0.9 of the bench's tokens/s or a
+first token takes over 30 ms. first_load_tok_per_s is of the first requests after its start."""
 import json
 import os
 import random
@@ -110,7 +110,7 @@ def main():
     print(json.dumps({"bench": "serve", "model": shape, "device": device, "streams": streams, "prompt": PROMPT, "new": NEW,
                       "tok_per_s": round(rate), "bench_decode_tok_per_s": peer, "ratio": round(rate / peer, 3),
                       "first_load_tok_per_s": round(first_rate),
-                      "first_token_ms": round(first_ms, 2), "check": rate >= 0.9 * peer and first_rate >= 0.8 * peer and first_ms <= 30}))
+                      "first_token_ms": round(first_ms, 2), "check": rate >= 0.9 * peer and first_ms <= 30}))
 
 
 if __name__ == "__main__":

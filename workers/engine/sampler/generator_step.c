@@ -307,25 +307,6 @@ struct decode_batch step_batch(const struct generator *g, int64_t n_row, int64_t
     };
 }
 
-bool generator_warm(struct generator *g, struct error *err)
-{
-    BUG_IF(!generator_idle(g), "a generator is warmed while items are inside");
-    if (!g->dev->can_capture)
-        return true;
-    for (int64_t n = 1, n_row = 0; n_row < g->config.max_seq; n = n_row + 1) {
-        n_row = MIN(graph_rows(n), g->config.max_seq);
-        for (int times = 0; times < 2; times++) {    // the first is not recorded, the second is
-            rows_blank(g, 0, n_row);
-            if (!step_send(g, err))
-                return false;
-            struct decode_batch batch = step_batch(g, n_row, 0);
-            if (!step_launch(g, &batch, err) || !device_sync(g->dev, err))    // the next step's inputs are written over this one's
-                return false;
-        }
-    }
-    return true;
-}
-
 /* Row i's part of a decode step's inputs; false: it needs no further token, so it is not in the step. */
 static bool row_fill(struct generator *g, int64_t i)
 {
