@@ -303,7 +303,7 @@ static void every_form_of_the_loss_is_pytorchs(UNUSED void **state)
         set.optimizer = (enum optimizer)knob_choice("optimizer", c.optimizer);
         snprintf(set.layers, sizeof set.layers, "%s", c.train_layer_indices);
         if (c.teacher[0])
-            fixture_teach(&f, &set, strrchr(c.teacher, '/') + 1);    // a path is made absolute
+            fixture_teach(&f, &set, c.teacher);
         struct trainer *t = trainer_open_set(&f, &set);
         snprintf(name, sizeof name, "loss.%s", cases[i].name);
         float *loss = array(f.s, name);
