@@ -328,7 +328,7 @@ static void traits_follow_the_family(UNUSED void **state)
         { "{\"model_type\":\"smollm3\",\"no_rope_layers\":[1,1,1,2,1,1,1,1]," SIZES "}", "'no_rope_layers' has an entry 3" },
         { "{\"model_type\":\"gemma\"," SIZES "}",
           "'gemma'; known are qwen2, qwen3, llama, mistral, granite, smollm3, olmo2, olmo3, phi3, gemma2, gemma3_text, qwen3_moe, olmoe, "
-          "mixtral and granitemoe" },
+          "mixtral, granitemoe and qwen3_5_text" },
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++)
         if (config_parse(&c, cases[i].text, "config.json", &err) || !strstr(err.text, cases[i].want))
