@@ -10,14 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
-#include "kernels/ops.h"
-
-#define TRUE(call)                                                                                                                         \
-    do {                                                                                                                                   \
-        if (!(call))                                                                                                                       \
-            fail_msg("%s:%d: %s", __FILE__, __LINE__, err.text);                                                                           \
-    } while (0)
-static struct error err;
+#include "tests/unit/layer_ops.h"
 
 /* Sizes of a layer: n rows of d go to k of `experts` experts of width f. */
 struct size {
@@ -39,36 +32,6 @@ struct layer {
     void *y, *dx;                              // (n, d)
     float *drouter, *dgate_up, *ddown;         // gradients of weights
 };
-
-static uint64_t drawn;
-static double draw(void)    // uniform, of mean 0 and variance 1
-{
-    drawn = drawn * 6364136223846793005u + 1442695040888963407u;
-    return ((double)(drawn >> 11) / 9007199254740992.0 - 0.5) * 3.4641016151377544;
-}
-static void *values(int64_t n, enum dtype t, double spread)
-{
-    char *p = malloc((size_t)n * dtype_size(t) + 64);    // products may read to a multiple of 16
-    assert_non_null(p);
-    for (int64_t i = 0; i < n; i++) {
-        float x = (float)(spread * draw());
-        if (t == DT_BF16)
-            ((uint16_t *)(void *)p)[i] = bf16_from_f32(x);
-        else
-            ((float *)(void *)p)[i] = x;
-    }
-    return p;
-}
-static void *room(int64_t n, size_t elem)    // of NaN
-{
-    void *p = malloc((size_t)n * elem + 64);
-    assert_non_null(p);
-    return memset(p, 0xff, (size_t)n * elem + 64);
-}
-static double at(const void *p, int64_t i, enum dtype t)
-{
-    return t == DT_BF16 ? bf16_to_f32(((const uint16_t *)p)[i]) : ((const float *)p)[i];
-}
 
 static struct layer layer_new(struct size s, enum dtype t)
 {
@@ -251,12 +214,6 @@ static struct layer layer_run(struct device *dev, struct size s, enum dtype t)
 }
 
 /* What is compared of two layers of the same inputs. */
-struct result {
-    const char *name;
-    const void *p;
-    int64_t n;
-    enum dtype dtype;
-};
 #define N_RESULT 5
 static void results(const struct layer *l, struct result out[N_RESULT])
 {
@@ -278,15 +235,6 @@ static const struct size sizes[] = {
     { .n = 1500, .d = 32, .f = 32, .experts = 2, .k = 1, .normalise = true, .scale = 1 },
     { .n = 250, .d = 320, .f = 160, .experts = 6, .k = 4, .normalise = true, .scale = 1 },    // tiles with an end, in every direction
 };
-
-static struct device *cpu_of(const char *path, int n_thread)
-{
-    setenv("RC_CPU", path ? path : "", 1);
-    struct device *dev = device_new("cpu:0", n_thread, &err);
-    if (!dev && err.code != ERR_UNSUPPORTED)
-        fail_msg("%s", err.text);
-    return dev;
-}
 
 /* What is tested: OPS_DEVICE, or the CPU. */
 static struct device *tested(void)
@@ -375,17 +323,8 @@ static void a_layer_of_experts_agrees_with_ref(UNUSED void **state)
             struct result a[N_RESULT], b[N_RESULT];
             results(&want, a);
             results(&got, b);
-            for (int i = 0; i < N_RESULT; i++) {
-                double apart = 0, norm = 0, tol = t == DT_BF16 ? 1e-2 : 5e-6;    // of several operations that round to bf16
-                for (int64_t k = 0; k < a[i].n; k++) {
-                    double x = at(a[i].p, k, a[i].dtype), y = at(b[i].p, k, a[i].dtype);
-                    apart += (x - y) * (x - y);
-                    norm += x * x;
-                }
-                /* one expert of weight 1 leaves nothing for the router to learn */
-                if (!(sqrt(apart) <= tol * sqrt(norm) + (sizes[c].k == 1 ? 1e-6 : 0)))
-                    fail_msg("size %zu %s: %s is %.3g of its norm away", c, t == DT_BF16 ? "bf16" : "fp32", a[i].name, sqrt(apart / norm));
-            }
+            /* of several operations that round to bf16; one expert of weight 1 leaves nothing for the router to learn */
+            results_near(a, b, N_RESULT, t == DT_BF16 ? 1e-2 : 5e-6, sizes[c].k == 1 ? 1e-6 : 0, c, t);
             layer_free(&want);
             layer_free(&got);
         }
@@ -395,22 +334,11 @@ static void a_layer_of_experts_agrees_with_ref(UNUSED void **state)
 
 static void code_paths_and_threads_give_a_layer_the_same_bits(UNUSED void **state)
 {
-    static const struct {
-        const char *path;
-        int n_thread;
-    } variants[] = {
-#ifdef __SANITIZE_ADDRESS__    // which watches one path alone, see CMakeLists.txt
-        { "avx2", 1 },
-        { "avx2", 3 },
-#else
-        { "avx512", 1 }, { "avx512", 3 }, { "avx2", 1 }, { "avx2", 2 }, { "scalar", 3 },
-#endif
-    };
     for (size_t c = 0; c < ARRAY_SIZE(sizes); c++)
         for (enum dtype t = DT_F32; t <= DT_BF16; t++) {
             struct layer first = { 0 };
-            for (size_t v = 0; v < ARRAY_SIZE(variants); v++) {
-                struct device *dev = cpu_of(variants[v].path, variants[v].n_thread);
+            for (size_t v = 0; v < ARRAY_SIZE(cpu_variants); v++) {
+                struct device *dev = cpu_of(cpu_variants[v].path, cpu_variants[v].n_thread);
                 if (!dev)
                     continue;
                 struct layer got = layer_run(dev, sizes[c], t);
@@ -422,9 +350,7 @@ static void code_paths_and_threads_give_a_layer_the_same_bits(UNUSED void **stat
                 struct result a[N_RESULT], b[N_RESULT];
                 results(&first, a);
                 results(&got, b);
-                for (int i = 0; i < N_RESULT; i++)
-                    if (memcmp(a[i].p, b[i].p, (size_t)a[i].n * dtype_size(a[i].dtype)) != 0)
-                        fail_msg("size %zu: %s of %s with %d threads has other bits", c, a[i].name, variants[v].path, variants[v].n_thread);
+                results_same(a, b, N_RESULT, &cpu_variants[v], c);
                 layer_free(&got);
             }
             layer_free(&first);
@@ -466,7 +392,19 @@ static void a_row_alone_gets_the_bits_it_has_among_others(UNUSED void **state)
     device_free(dev);
 }
 
-/* Along a random direction of each input: (L(x + e v) - L(x - e v)) / 2 e against <gradient, v>, with L = <dy, y>. */
+struct layer_on {
+    struct device *dev;
+    struct layer l;
+    int32_t chosen[18];    // experts of the rows
+};
+static void forward(void *of)
+{
+    struct layer_on *on = of;
+    struct handles h = handles_new(on->dev, &on->l);
+    layer_fwd(on->dev, &on->l, &h);
+    handles_free(on->dev, h);
+    assert_memory_equal(on->l.expert, on->chosen, sizeof on->chosen);    // a choice has no slope
+}
 static void the_backward_is_the_slope_of_the_forward(UNUSED void **state)
 {
     static const struct size tried[] = {
@@ -477,45 +415,18 @@ static void the_backward_is_the_slope_of_the_forward(UNUSED void **state)
     };
     struct device *dev = device_new("ref", 0, &err);
     for (size_t c = 0; c < ARRAY_SIZE(tried); c++) {
-        struct layer l = layer_run(dev, tried[c], DT_F32);
-        const struct size *s = &l.s;
-        int32_t chosen[18];
-        memcpy(chosen, l.expert, sizeof chosen);
-        const struct {
-            const char *name;
-            float *in;
-            const float *din;
-            int64_t n;
-        } inputs[] = { { "x", l.x, l.dx, s->n * s->d },
-                       { "router", l.router, l.drouter, s->experts * s->d },
-                       { "gate_up", l.gate_up, l.dgate_up, s->experts * 2 * s->f * s->d },
-                       { "down", l.down, l.ddown, s->experts * s->d * s->f } };
-        for (size_t k = 0; k < ARRAY_SIZE(inputs); k++) {
-            double side[2] = { 0 }, want = 0, size = 0, eps = 1e-3;
-            float *kept = malloc((size_t)inputs[k].n * 4), *v = values(inputs[k].n, DT_F32, 1);
-            memcpy(kept, inputs[k].in, (size_t)inputs[k].n * 4);
-            for (int64_t i = 0; i < inputs[k].n; i++) {
-                want += (double)inputs[k].din[i] * v[i];
-                size += (double)inputs[k].din[i] * inputs[k].din[i];
-            }
-            for (int side_of = 0; side_of < 2; side_of++) {
-                for (int64_t i = 0; i < inputs[k].n; i++)
-                    inputs[k].in[i] = (float)(kept[i] + (side_of ? -eps : eps) * v[i]);
-                struct handles h = handles_new(dev, &l);
-                layer_fwd(dev, &l, &h);
-                handles_free(dev, h);
-                assert_memory_equal(l.expert, chosen, sizeof chosen);    // a choice has no slope
-                for (int64_t i = 0; i < s->n * s->d; i++)
-                    side[side_of] += at(l.dy, i, DT_F32) * at(l.y, i, DT_F32);
-            }
-            memcpy(inputs[k].in, kept, (size_t)inputs[k].n * 4);
-            double slope = (side[0] - side[1]) / (2 * eps);
-            if (!(fabs(slope - want) <= 1.5e-3 * sqrt(size)))
-                fail_msg("router %zu, %s: slope %.6g, gradient says %.6g (norm %.3g)", c, inputs[k].name, slope, want, sqrt(size));
-            free(kept);
-            free(v);
-        }
-        layer_free(&l);
+        struct layer_on on = { dev, layer_run(dev, tried[c], DT_F32), { 0 } };
+        struct layer *l = &on.l;
+        const struct size *s = &l->s;
+        memcpy(on.chosen, l->expert, sizeof on.chosen);
+        const struct forward f = { forward, &on, l->dy, l->y, s->n * s->d };
+        const struct input inputs[] = { { "x", l->x, l->dx, s->n * s->d },
+                                        { "router", l->router, l->drouter, s->experts * s->d },
+                                        { "gate_up", l->gate_up, l->dgate_up, s->experts * 2 * s->f * s->d },
+                                        { "down", l->down, l->ddown, s->experts * s->d * s->f } };
+        for (size_t k = 0; k < ARRAY_SIZE(inputs); k++)
+            slope_check(&f, &inputs[k], 1.5e-3, c);
+        layer_free(l);
     }
     device_free(dev);
 }
