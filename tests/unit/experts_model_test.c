@@ -10,13 +10,8 @@
 #include <string.h>
 #include <cmocka.h>
 #include <inttypes.h>
-#include "protocol/base/file.h"
-#include "workers/engine/model/model.h"
-#include "workers/engine/model/stages.h"
-#include "workers/engine/model/team.h"
-#include "workers/engine/trainer/trainer.h"
+#include "tests/unit/model_kind.h"
 
-static struct error err;
 static const char *const shapes[] = { "Qwen3-30B-A3B", "OLMoE-1B-7B", "starter-moe" };
 
 static void parameters_are_counted_whole_and_active(UNUSED void **state)
@@ -81,9 +76,7 @@ static void layers_without_experts_are_those_the_class_leaves_out(UNUSED void **
 
 static void what_would_change_the_numbers_is_refused_by_name(UNUSED void **state)
 {
-    static const struct {
-        const char *more, *says;
-    } cases[] = {
+    static const struct refusal cases[] = {
         { "\"model_type\": \"olmoe\", \"num_experts\": 4, \"clip_qkv\": 8.0", "'clip_qkv'" },
         { "\"model_type\": \"mixtral\", \"num_local_experts\": 4, \"router_jitter_noise\": 0.1", "'router_jitter_noise'" },
         { "\"model_type\": \"mixtral\", \"num_local_experts\": 1", "'num_experts_per_tok'" },
@@ -94,25 +87,12 @@ static void what_would_change_the_numbers_is_refused_by_name(UNUSED void **state
         { "\"model_type\": \"qwen3_moe\", \"num_experts\": 4, \"moe_intermediate_size\": 8, \"decoder_sparse_step\": 5", "no layer" },
         { "\"model_type\": \"qwen2_moe\", \"num_experts\": 4", "qwen2_moe" },
     };
-    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
-        struct model_config c;
-        assert_false(parse(&c, cases[i].more));
-        if (!strstr(err.text, cases[i].says))
-            fail_msg("'%s' does not name %s", err.text, cases[i].says);
-    }
+    refused_by_name(parse, cases, ARRAY_SIZE(cases));
 }
 
 static void layouts_that_experts_do_not_have_yet_are_refused(UNUSED void **state)
 {
-    const struct model_config *c = config_shape("starter-moe", &err);
-    assert_true(team_check(c, 1, 4, &err) && team_train_check(c, 1, 0, &err) && stages_check(c, 1, &err));
-    assert_false(team_check(c, 2, 2, &err));
-    assert_non_null(strstr(err.text, "mixture of experts"));
-    assert_non_null(strstr(err.text, "tensor_parallel_size"));
-    assert_false(team_train_check(c, 2, 2, &err));
-    assert_non_null(strstr(err.text, "tensor_parallel_size"));
-    assert_false(stages_check(c, 2, &err));
-    assert_non_null(strstr(err.text, "pipeline_parallel_size"));
+    layouts_refused(config_shape("starter-moe", &err), "mixture of experts");
 }
 
 static void a_saved_model_loads_as_the_same_bytes(UNUSED void **state)
@@ -120,22 +100,7 @@ static void a_saved_model_loads_as_the_same_bytes(UNUSED void **state)
     static const char *const models[] = { "qwen3-moe", "olmoe", "mixtral", "granite-moe" };
     struct device *dev = device_new("cpu:0", 1, &err);
     for (size_t i = 0; i < ARRAY_SIZE(models); i++) {
-        char from[4096], to[] = "/tmp/experts-XXXXXX", path[4096];
-        snprintf(from, sizeof from, "%s/golden/models/%s", getenv("TEST_DATA_DIR") ? getenv("TEST_DATA_DIR") : TEST_DATA_DIR, models[i]);
-        struct model *m = model_load(from, dev, DT_F32, &err);
-        if (!m)
-            fail_msg("%s", err.text);
-        assert_non_null(mkdtemp(to));
-        if (!model_save(m, to, &err))
-            fail_msg("%s", err.text);
-        struct model *back = model_load(to, dev, DT_F32, &err);
-        if (!back)
-            fail_msg("%s: %s", models[i], err.text);
-        if (!config_same(model_config(m), model_config(back), "the saved model", &err))
-            fail_msg("%s", err.text);
-        uint64_t a, b;
-        assert_true(model_weights_hash(m, &a, &err) && model_weights_hash(back, &b, &err));
-        assert_int_equal(a, b);
+        struct model *back = saved_and_loaded(models[i], dev);
         struct trainer_settings set = TRAINER_SETTINGS_DEFAULT;
         set.optimizer = OPTIMIZER_ADAFACTOR;
         struct trainer *t = trainer_new(back, NULL, &set, &err);
@@ -144,14 +109,7 @@ static void a_saved_model_loads_as_the_same_bytes(UNUSED void **state)
         if (fused)
             assert_non_null(strstr(err.text, "adafactor"));
         trainer_free(t);
-        model_free(m);
         model_free(back);
-        static const char *const files[] = { "config.json", "model.safetensors" };
-        for (size_t f = 0; f < ARRAY_SIZE(files); f++) {
-            snprintf(path, sizeof path, "%s/%s", to, files[f]);
-            remove(path);
-        }
-        remove(to);
     }
     device_free(dev);
 }

@@ -13,16 +13,11 @@
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
+#include "tests/unit/model_kind.h"
 #include "workers/engine/model/lora.h"
-#include "workers/engine/model/model.h"
 #include "workers/engine/model/safetensors.h"
-#include "workers/engine/model/stages.h"
-#include "workers/engine/model/team.h"
 #include "workers/engine/pass/pass.h"
 #include "workers/engine/sampler/generator.h"
-#include "workers/engine/trainer/trainer.h"
-
-static struct error err;
 
 static void parameters_and_states_are_counted(UNUSED void **state)
 {
@@ -88,9 +83,7 @@ static void layers_are_those_of_the_list_or_all_but_every_fourth(UNUSED void **s
 
 static void what_would_change_the_numbers_is_refused_by_name(UNUSED void **state)
 {
-    static const struct {
-        const char *more, *says;
-    } cases[] = {
+    static const struct refusal cases[] = {
         { ", \"linear_conv_kernel_dim\": 3", "'linear_conv_kernel_dim'" },
         { ", \"linear_num_value_heads\": 24", "'linear_num_value_heads'" },
         { ", \"linear_key_head_dim\": 512", "'linear_key_head_dim'" },
@@ -99,25 +92,14 @@ static void what_would_change_the_numbers_is_refused_by_name(UNUSED void **state
         { ", \"full_attention_interval\": 6", "no layer" },
         { ", \"layer_types\": [\"full_attention\", \"mamba\", \"mamba\", \"mamba\", \"mamba\"]", "entry 1" },
     };
-    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
-        struct model_config c;
-        assert_false(parse(&c, cases[i].more));
-        if (!strstr(err.text, cases[i].says))
-            fail_msg("'%s' does not name %s", err.text, cases[i].says);
-    }
+    refused_by_name(parse, cases, ARRAY_SIZE(cases));
 }
 
 static void layouts_that_states_do_not_have_yet_are_refused(UNUSED void **state)
 {
     const struct model_config *c = config_shape("starter-hybrid", &err);
     struct model_config other = *c;
-    assert_true(team_check(c, 1, 4, &err) && team_train_check(c, 1, 0, &err) && stages_check(c, 1, &err));
-    assert_false(team_check(c, 2, 2, &err));
-    assert_non_null(strstr(err.text, "linear attention"));
-    assert_non_null(strstr(err.text, "tensor_parallel_size"));
-    assert_false(team_train_check(c, 2, 2, &err));
-    assert_false(stages_check(c, 2, &err));
-    assert_non_null(strstr(err.text, "pipeline_parallel_size"));
+    layouts_refused(c, "linear attention");
     other.delta.layers[0] = 5;
     assert_false(config_same(c, &other, "the other", &err));
     assert_non_null(strstr(err.text, "'layer_types'"));
@@ -190,37 +172,10 @@ static void sums_in_parts_give_the_gradient_up_to_rounding(UNUSED void **state)
     device_free(dev);
 }
 
-static void folder_remove(const char *dir)
-{
-    static const char *const files[] = { "config.json", "model.safetensors" };
-    char path[4096];
-    for (size_t f = 0; f < ARRAY_SIZE(files); f++) {
-        snprintf(path, sizeof path, "%s/%s", dir, files[f]);
-        remove(path);
-    }
-    remove(dir);
-}
-
 static void a_saved_model_loads_as_the_same_bytes(UNUSED void **state)
 {
     struct device *dev = device_new("cpu:0", 1, &err);
-    char from[4096], to[] = "/tmp/hybrid-XXXXXX";
-    snprintf(from, sizeof from, "%s/golden/models/qwen3-5", getenv("TEST_DATA_DIR") ? getenv("TEST_DATA_DIR") : TEST_DATA_DIR);
-    struct model *m = model_load(from, dev, DT_F32, &err);
-    if (!m)
-        fail_msg("%s", err.text);
-    assert_non_null(mkdtemp(to));
-    if (!model_save(m, to, &err))
-        fail_msg("%s", err.text);
-    struct model *back = model_load(to, dev, DT_F32, &err);
-    if (!back || !config_same(model_config(m), model_config(back), "the saved model", &err))
-        fail_msg("%s", err.text);
-    uint64_t a, b;
-    assert_true(model_weights_hash(m, &a, &err) && model_weights_hash(back, &b, &err));
-    assert_int_equal(a, b);
-    model_free(m);
-    model_free(back);
-    folder_remove(to);
+    model_free(saved_and_loaded("qwen3-5", dev));
     device_free(dev);
 }
 
@@ -266,7 +221,7 @@ static void a_wrapped_model_is_saved_as_it_was_loaded(UNUSED void **state)
     };
     struct device *dev = device_new("cpu:0", 1, &err);
     char flat[4096], from[] = "/tmp/wrapped-XXXXXX", to[] = "/tmp/wrapped-XXXXXX", path[4096];
-    snprintf(flat, sizeof flat, "%s/golden/models/qwen3-5", getenv("TEST_DATA_DIR") ? getenv("TEST_DATA_DIR") : TEST_DATA_DIR);
+    golden_dir(flat, sizeof flat, "qwen3-5");
     assert_true(mkdtemp(from) && mkdtemp(to));
     wrapped_write(flat, from, beside);
     struct model *plain = model_load(flat, dev, DT_F32, &err), *m = model_load(from, dev, DT_F32, &err);
@@ -278,7 +233,7 @@ static void a_wrapped_model_is_saved_as_it_was_loaded(UNUSED void **state)
     struct shards *before = shards_open(from, &err);
     snprintf(path, sizeof path, "%s/config.json", from);
     json_t *config = json_load_file(path, 0, NULL);
-    folder_remove(from);    // a checkpoint that a run has begun with may go
+    assert_true(dir_remove(from, &err));    // a checkpoint that a run has begun with may go
     if (!model_save(m, to, &err))
         fail_msg("%s", err.text);
     struct shards *after = shards_open(to, &err);
@@ -303,7 +258,7 @@ static void a_wrapped_model_is_saved_as_it_was_loaded(UNUSED void **state)
     assert_true(back && model_weights_hash(back, &b, &err));
     assert_int_equal(a, b);
     model_free(back);
-    folder_remove(to);
+    assert_true(dir_remove(to, &err));
     device_free(dev);
 }
 
