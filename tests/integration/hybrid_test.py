@@ -2,16 +2,12 @@
 the same bytes in the layout that was loaded, and what it cannot do is refused."""
 import json
 import os
-import shutil
 import subprocess
 import unittest
-from run_tools import LIMIT, ROLLCALL, Run, RunCase
+from kind_case import KindCase
+from run_tools import LIMIT, ROLLCALL
 
-STEPS = 6
 VISION = b"\1\2\3\4\5\6\7\x08"
-ONE = dict(save_interval=2)
-TWO = dict(ONE, num_trainers=2, num_inferencer=2, inference_batch_size=4, inference_microbatch_size=4, train_batch_size=4,
-           train_minibatch_size=4)
 
 
 def wrap(model):
@@ -32,48 +28,21 @@ def wrap(model):
                    "tie_word_embeddings": True}, f)
 
 
-class Hybrid(RunCase):
+class Hybrid(KindCase):
+    SHAPE = "starter-hybrid"
+
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        dense, model = cls.task.path("dense"), cls.task.path("model")
-        os.rename(model, dense)
-        subprocess.run([ROLLCALL, "random-model", "--shape", "starter-hybrid", "--tokenizer", dense, "--out", model], check=True,
-                       capture_output=True, timeout=LIMIT)
-        for name in ("tokenizer.json", "tokenizer_config.json"):
-            if not os.path.exists(os.path.join(model, name)):
-                shutil.copy(os.path.join(dense, name), model)
-        wrap(model)
-
-    def finish(self, run):
-        code, last = run.wait()
-        self.assertEqual((code, last.get("event"), last.get("step")), (0, "finished", STEPS), run.logs())
-        return run.weights(STEPS), run.ledger()
-
-    def rows(self, run):
-        done = subprocess.run([ROLLCALL, "export", "jsonl", run.dir], capture_output=True, text=True, timeout=LIMIT)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        return [json.loads(line)["metrics"] for line in done.stdout.splitlines()]
+        wrap(cls.task.path("model"))
 
     def test_one_device_and_two_and_a_killed_run_end_with_the_same_bytes(self):
-        one = self.start("--max-steps", str(STEPS), **ONE)
-        want = self.finish(one)
-        first = self.start("--max-steps", str(STEPS), **TWO)
-        first.wait_step(3)
-        name = os.path.basename(first.dir)
-        first.kill()
-        again = Run(self.task, name, resume=True)
-        self.addCleanup(again.kill)
-        self.assertEqual(self.finish(again), want)
+        one, again = self.same_bytes()
         for row in self.rows(one) + self.rows(again):
             self.assertEqual(row["train/sampler_trainer_diff"], 0, row)
-        path = os.path.join(again.dir, f"checkpoints/step-{STEPS:06d}")
-        with open(os.path.join(path, "config.json")) as f:
-            config = json.load(f)
+        config, header, data = self.saved(again)
         self.assertEqual((config["model_type"], config["image_token_id"], config["text_config"]["layer_types"]),
                          ("qwen3_5", 7, ["linear_attention", "linear_attention", "full_attention"]))
-        with open(os.path.join(path, "model.safetensors"), "rb") as f:
-            header, data = json.loads(f.read(int.from_bytes(f.read(8), "little"))), f.read()
         self.assertEqual(header["model.language_model.layers.0.linear_attn.conv1d.weight"]["shape"], [256, 1, 4])
         self.assertEqual(header["model.language_model.layers.2.self_attn.q_proj.weight"]["shape"], [256, 128])
         self.assertEqual(data[slice(*header["model.visual.blocks.0.norm1.weight"]["data_offsets"])], VISION)
@@ -85,16 +54,7 @@ class Hybrid(RunCase):
         self.assertIn("s a step", said.stdout)
 
     def test_what_states_cannot_do_yet_is_refused_before_anything_starts(self):
-        for extra, settings, words in [
-                (["-tp", "2"], {}, ("linear attention", "tensor_parallel_size")),
-                (["-pp", "2"], {}, ("linear attention", "pipeline_parallel_size")),
-                ([], dict(lora_rank=4, lora_target_modules="q_proj"), ("'q_proj'", "gate_proj, up_proj, down_proj"))]:
-            run = self.start(*extra, "--dry-run", **settings)
-            run.process.wait(LIMIT)
-            self.assertNotEqual(run.process.returncode, 0, extra)
-            text = run.logs(whole=True)
-            for word in words:
-                self.assertIn(word, text)
+        self.refused("linear attention", "q_proj", "gate_proj, up_proj, down_proj")
 
 
 if __name__ == "__main__":

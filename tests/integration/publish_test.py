@@ -36,11 +36,6 @@ class Publish(RunCase):
             time.sleep(0.01)
         return pid
 
-    def finish(self, run):
-        code, last = run.wait()
-        self.assertEqual((code, last.get("event"), last.get("step")), (0, "finished", STEPS), run.logs())
-        return run.weights(STEPS), run.ledger()
-
     def log(self, run, process):
         with open(os.path.join(run.dir, "logs", re.sub("[ :]", "-", process) + ".log")) as f:
             return f.read()
@@ -49,7 +44,7 @@ class Publish(RunCase):
         if n_behind not in self.known:
             run = self.start(n_behind=n_behind, weights="files")
             try:
-                self.known[n_behind] = self.finish(run)
+                self.known[n_behind] = self.finish(run, STEPS)
             finally:
                 run.kill()
         return self.known[n_behind]
@@ -60,7 +55,7 @@ class Publish(RunCase):
                 with self.subTest(n_behind=n_behind, way=way):
                     run = self.start(n_behind=n_behind, weights=way)
                     try:
-                        self.assertEqual(self.finish(run), self.by_files(n_behind))
+                        self.assertEqual(self.finish(run, STEPS), self.by_files(n_behind))
                         self.assertIn(f"weights go to other workers by {way}", self.log(run, TRAINER))
                         came = {int(v) for p in PRODUCERS
                                 for v in re.findall(r"weights of version (\d+) are here, equal on both sides", self.log(run, p))}
@@ -80,7 +75,7 @@ class Publish(RunCase):
                         run.wait_step(step)
                         time.sleep(wait_s)    # a random moment, not a wait for something
                         os.kill(run.processes()[name], signal.SIGKILL)
-                        self.assertEqual(self.finish(run), self.by_files(1))
+                        self.assertEqual(self.finish(run, STEPS), self.by_files(1))
                     finally:
                         run.kill()
 
@@ -108,7 +103,7 @@ class Publish(RunCase):
                     os.kill(run.processes()[killed], signal.SIGKILL)
                     if killed == TRAINER:
                         holds.release(PRODUCERS[0], "taken", producer)
-                    done = self.finish(run)
+                    done = self.finish(run, STEPS)
                     want = want or done
                     self.assertEqual(done, want)
                     for line in run.output():
@@ -140,7 +135,7 @@ class Publish(RunCase):
                     self.assertIn("from optimizer step 1 on", done.stdout, done.stderr)
                     holds.release(TRAINER, "loading", trainer)
                     holds.release(producer, "generating", pid)
-                    self.finish(run)
+                    self.finish(run, STEPS)
                     differs = {line["step"]: line["metrics"].get("train/sampler_trainer_diff") for line in run.output()
                                if line.get("event") == "step"}
                     self.assertEqual(differs[undone + 1], 0)

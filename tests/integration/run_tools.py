@@ -413,6 +413,12 @@ class RunCase(unittest.TestCase):
         self.addCleanup(run.kill)
         return run
 
+    def finish(self, run, step):
+        """Weights and ledger of a run that must end with step."""
+        code, last = run.wait()
+        self.assertEqual((code, last.get("event"), last.get("step")), (0, "finished", step), run.logs())
+        return run.weights(step), run.ledger()
+
     def tool(self, *args, lines=()):
         """What a subcommand prints for these lines of input, both JSON; it must succeed."""
         text = "".join(json.dumps(line) + "\n" for line in lines)

@@ -27,17 +27,12 @@ class Teacher(RunCase):
     def begin(self, **settings):
         return self.start("--max-steps", str(STEPS), **dict(dict(teacher=self.teacher, kl_coeff=0), **settings))
 
-    def finish(self, run):
-        code, last = run.wait()
-        self.assertEqual((code, last.get("event"), last.get("step")), (0, "finished", STEPS), run.logs())
-        return run.weights(STEPS), run.ledger()
-
     def undisturbed(self, **settings):
         """(the run, its weights and ledger) of a run to the end."""
         key = json.dumps(settings, sort_keys=True)
         if key not in self.known:
             run = self.begin(**settings)
-            self.known[key] = run, self.finish(run)
+            self.known[key] = run, self.finish(run, STEPS)
         return self.known[key]
 
     def kl(self, run):
@@ -49,7 +44,7 @@ class Teacher(RunCase):
 
     def test_the_model_comes_nearer_to_its_teacher_and_its_samples_are_on_policy(self):
         run = self.begin(reward_coeff=0)
-        self.assertEqual(self.finish(run), self.undisturbed(reward_coeff=0)[1])
+        self.assertEqual(self.finish(run, STEPS), self.undisturbed(reward_coeff=0)[1])
         kl = self.kl(run)
         self.assertLess(kl[-1], 0.9 * kl[0], kl)
         self.assertEqual({line["metrics"]["train/sampler_trainer_diff"] for line in run.told("step")}, {0})
@@ -58,7 +53,7 @@ class Teacher(RunCase):
         whole = self.undisturbed()[1]
         self.assertNotEqual(whole[0], self.undisturbed(reward_coeff=0)[1][0])
         for settings in (dict(TWO, zero_stage="0"), dict(TWO, zero_stage="3"), dict(APART)):
-            self.assertEqual(self.finish(self.begin(**settings)), whole, settings)
+            self.assertEqual(self.finish(self.begin(**settings), STEPS), whole, settings)
 
     def test_a_run_that_was_killed_and_one_whose_worker_died_end_with_the_same_bytes(self):
         whole = self.undisturbed()[1]
@@ -67,11 +62,11 @@ class Teacher(RunCase):
         run.kill()
         again = Run(self.task, os.path.basename(run.dir), resume=True)
         self.addCleanup(again.kill)
-        self.assertEqual(self.finish(again), whole)
+        self.assertEqual(self.finish(again, STEPS), whole)
         run = self.begin()
         run.wait_step(3)
         os.kill(run.processes()["worker cpu:0"], signal.SIGKILL)
-        self.assertEqual(self.finish(run), whole)
+        self.assertEqual(self.finish(run, STEPS), whole)
 
     def test_an_adapter_is_taught_too(self):
         run = self.begin(lora_rank=4, reward_coeff=0, learning_rate=1e-2)
