@@ -1,7 +1,7 @@
 #!/bin/bash
 # run.sh GROUP...: the checks and measurements that need an NVIDIA GPU, one table at the end. Groups: tests, sanitize, decode, train,
-# lora, moe, kernels, attention (against cuDNN), start, step, serve, lent, ranks (two or four GPUs), teams (two or four), gap (two), learn, compare,
-# publish (two).
+# lora, moe, kernels, attention (against cuDNN), step, serve, lent, start, learn, compare, ranks (two or four GPUs), teams (two or four),
+# gap (two), publish (two).
 # RC_CUDA_CARDS=4: what needs several GPUs runs on one under several names; only its bytes mean something then.
 # Uses .gpu (tests/gpu/pack.sh) if it exists, else build/release. Without a GPU every group is reported as skipped (exit 77),
 # never as passed.
@@ -270,7 +270,8 @@ for group in "$@"; do
             END { exit n != 4 || seen[0] == "differ" || seen[1] == "differ" }' "$hashes"
         ;;
     *)
-        echo "unknown group '$group': tests, sanitize, decode, train, lora, moe, kernels, attention, start, step, serve, ranks, teams, learn, compare, publish"
+        echo "unknown group '$group': tests, sanitize, decode, train, lora, moe, kernels, attention," \
+            "step, serve, lent, start, learn, compare, ranks, teams, gap, publish"
         exit 2
         ;;
     esac

@@ -96,11 +96,23 @@ class Teacher(RunCase):
         self.assertAlmostEqual(float(held[1]), size * 1e-6, delta=0.1)
 
     def test_what_a_teacher_does_not_go_with_is_refused_with_the_reason(self):
+        short = tiny_model.write(self.task.path("short"), max_pos=8)
+        path = os.path.join(short, "config.json")
+        with open(path) as f:
+            config = dict(json.load(f), rope_scaling={"rope_type": "dynamic", "factor": 2.0})
+        with open(path, "w") as f:
+            json.dump(config, f)
         for settings, why in ((dict(kl_coeff=0.1), "'teacher' and 'kl_coeff' do not go together: a teacher takes the reference model's place"),
-                              (dict(tensor_parallel_size=2), "'teacher' and 'tensor_parallel_size' do not go together")):
+                              (dict(tensor_parallel_size=2), "'teacher' and 'tensor_parallel_size' do not go together"),
+                              (dict(pipeline_parallel_size=2), "'teacher' and 'pipeline_parallel_size' do not go together"),
+                              (dict(listen="127.0.0.1:0"), "'teacher' and 'listen' do not go together: other nodes get the model's files only"),
+                              (dict(teacher=short), "'teacher' reads at most 8 tokens, and 'max_prompt_tokens' and 'max_new_tokens' are ")):
             done = self.dry("refused.yaml", **settings)
             self.assertEqual(done.returncode, 2)
             self.assertIn(why, done.stderr)
+        done = self.dry("missing.yaml", teacher="./nowhere")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertRegex(done.stderr, r"'teacher'.*nowhere")
         other = self.task.path("other-tokenizer")
         shutil.copytree(self.teacher, other)
         tiny_model.pad_rename(other, "<other>")
