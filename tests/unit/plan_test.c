@@ -670,11 +670,17 @@ static void the_examples_fit_the_gpus_they_name(UNUSED void **state)
     static const struct {
         const char *file, *shape;
         int64_t gb, host_gb;    // of a GPU; of the host, for all of the run's GPUs
+        const char *teacher;    // its shape
     } cases[] = {
-        { "gsm8k-0.5b", "Qwen2.5-0.5B", 24, 0 },       { "gsm8k-1.5b", "Qwen2.5-1.5B", 48, 0 },
-        { "gsm8k-7b", "Qwen2.5-7B", 141, 40 },         { "gsm8k-7b-2gpu", "Qwen2.5-7B", 141, 0 },
-        { "gsm8k-7b-lora", "Qwen2.5-7B", 40, 0 },      { "gsm8k-14b-2gpu", "Qwen2.5-14B", 141, 160 },
-        { "gsm8k-32b-4gpu", "Qwen2.5-32B", 141, 400 }, { "gsm8k-30b-a3b-lora", "Qwen3-30B-A3B", 141, 0 },
+        { "gsm8k-0.5b", "Qwen2.5-0.5B", 24, 0 },
+        { "gsm8k-1.5b", "Qwen2.5-1.5B", 48, 0 },
+        { "gsm8k-7b", "Qwen2.5-7B", 141, 40 },
+        { "gsm8k-7b-2gpu", "Qwen2.5-7B", 141, 0 },
+        { "gsm8k-7b-lora", "Qwen2.5-7B", 40, 0 },
+        { "gsm8k-14b-2gpu", "Qwen2.5-14B", 141, 160 },
+        { "gsm8k-32b-4gpu", "Qwen2.5-32B", 141, 400 },
+        { "gsm8k-30b-a3b-lora", "Qwen3-30B-A3B", 141, 0 },
+        { "gsm8k-0.5b-teacher", "Qwen2.5-0.5B", 48, 0, "Qwen2.5-1.5B" },
     };
     struct run_config *c = malloc(sizeof *c);
     for (size_t k = 0; k < ARRAY_SIZE(cases); k++) {
@@ -691,10 +697,12 @@ static void the_examples_fit_the_gpus_they_name(UNUSED void **state)
         if (!run_config_read(c, path, &err) || !run_config_finish(c, NULL, &err))
             fail_msg("%s: %s", cases[k].file, err.text);
         struct device *dev = gpu_new();
-        struct model *m = shape_new(dev, cases[k].shape);
+        struct model *m = shape_new(dev, cases[k].shape), *teacher = cases[k].teacher ? shape_new(dev, cases[k].teacher) : NULL;
         struct lora_config lora = { .rank = c->lora_rank, .alpha = 2 * (double)c->lora_rank };
         assert_true(c->lora_rank == 0 || (lora_targets_parse(&lora, c->lora_target_modules, &err) && model_lora_shape(m, &lora, &err)));
+        assert_int_equal(c->teacher[0] != 0, teacher != NULL);
         struct trainer_settings s = run_trainer_settings(c, 0, dev);
+        s.teacher = teacher;
         struct generator_config g = run_generator_config(c);
         struct plan_ask a = { .have = (size_t)cases[k].gb * 1000 * 1000 * 1000,
                               .model = m,
@@ -708,6 +716,7 @@ static void the_examples_fit_the_gpus_they_name(UNUSED void **state)
             fail_msg("%s has no room in %" PRId64 " GB", cases[k].file, cases[k].gb);
         if (p.host[0] * (size_t)c->num_trainers > (size_t)cases[k].host_gb * 1000 * 1000 * 1000)
             fail_msg("%s has no room in %" PRId64 " GB of host memory", cases[k].file, cases[k].host_gb);
+        model_free(teacher);
         model_free(m);
         device_free(dev);
     }
