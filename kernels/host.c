@@ -171,11 +171,19 @@ bool host_gate_join(UNUSED struct device *dev, const struct gate_join *a, UNUSED
     return true;
 }
 
+bool delta_heads_check(const char *op, struct delta_heads h, struct error *err)
+{
+    bool fits = h.n_k >= 1 && h.n_v >= 1 && h.n_v % h.n_k == 0 && h.d_k >= 1 && h.d_v >= 1 && h.d_k <= DELTA_WIDTH_MAX
+                && h.d_v <= DELTA_WIDTH_MAX;
+    return fits
+           || error_set(err, ERR_SHAPE, "%s: %d key heads of %d and %d value heads of %d; widths go up to %d", op, h.n_k, h.d_k, h.n_v,
+                        h.d_v, DELTA_WIDTH_MAX);
+}
+
 bool delta_check(const char *op, const struct delta_seqs *of, struct delta_heads h, struct error *err)
 {
-    if (h.n_k < 1 || h.n_v < 1 || h.n_v % h.n_k || h.d_k < 1 || h.d_v < 1 || h.d_k > DELTA_WIDTH_MAX || h.d_v > DELTA_WIDTH_MAX)
-        return error_set(err, ERR_SHAPE, "%s: %d key heads of %d and %d value heads of %d; widths go up to %d", op, h.n_k, h.d_k, h.n_v,
-                         h.d_v, DELTA_WIDTH_MAX);
+    if (!delta_heads_check(op, h, err))
+        return false;
     return of->seq ? attn_seq_check(op, of->seq, of->n_seq, of->n, err)
                    : of->n == of->n_seq || error_set(err, ERR_SHAPE, "%s: %" PRId64 " rows of %" PRId64 " sequences", op, of->n, of->n_seq);
 }

@@ -64,6 +64,7 @@ bool norm_parts_check(struct attn_heads heads, int parts, struct error *err);
 bool row_ids_check(const char *op, const int32_t *row, int64_t n, int64_t n_row, struct error *err);
 bool group_first_check(const char *op, const int32_t *first, int64_t n_group, int64_t n, struct error *err);
 bool route_check(const char *op, int64_t n_expert, int64_t k, struct error *err);
+bool delta_heads_check(const char *op, struct delta_heads h, struct error *err);
 bool delta_check(const char *op, const struct delta_seqs *of, struct delta_heads h, struct error *err);
 bool logits_check(const char *op, int64_t n, int64_t vocab, int64_t n_live, int64_t ld, struct error *err);
 

@@ -213,7 +213,8 @@ struct linear_cost {
 /* --- graphs (cuda; device.can_capture) ------------------------------------------------------------------------------ */
 struct graph;
 /* Between begin and end operations are recorded, not run, and so are those of other devices that are asked, by one thread at a time, to
- * begin after a mark that was set in between, up to one that dev waits for before the end; run each kind of call once before, so that its scratch exists. */
+ * begin after a mark that was set in between, up to one that dev waits for before the end; run each kind of call once before, so that its
+ * scratch exists. */
 MUST_USE bool graph_begin(struct device *dev, struct error *err);
 void graph_join(struct device *dev, bool joins);    // dev takes part in another's recording from now on, or no longer
 struct graph *graph_end(struct device *dev, struct error *err);

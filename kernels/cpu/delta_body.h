@@ -251,7 +251,8 @@ VEC_FN void delta_unit_bwd(float *sum, const float *unit, const float *dunit, in
         v_storen(sum + j, v_fma(times, dx, v_loadn(sum + j, n)), n);
     }
 }
-/* Rows `first` .. first + n - 1 forward from m->state: the decayed states and what is added are kept, or at every DELTA_KEEP-th the state. */
+/* Rows `first` .. first + n - 1 forward from m->state: with keep_all each decayed state is kept and what its token adds, else the state
+ * before every DELTA_KEEP-th. */
 VEC_FN void delta_again(const struct delta_rule_bwd *a, const struct delta_room *m, int64_t head, int64_t first, int64_t n, bool keep_all,
                         const enum dtype t)
 {

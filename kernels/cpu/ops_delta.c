@@ -95,8 +95,10 @@ static void gated_norm_fwd_range(const struct cpu_path *path, const void *args, 
 {
     path->gated_norm_fwd(args, i0, i1);
 }
-bool gated_norm_fwd_cpu(struct device *dev, const struct gated_norm_fwd *a, UNUSED struct error *err)
+bool gated_norm_fwd_cpu(struct device *dev, const struct gated_norm_fwd *a, struct error *err)
 {
+    if (!delta_heads_check("gated_norm_fwd", a->heads, err))
+        return false;
     cpu_rows(cpu_of(dev), gated_norm_fwd_range, a, a->n, (int64_t)a->heads.n_v * a->heads.d_v * 12);
     return true;
 }
@@ -114,6 +116,8 @@ static void gated_norm_piece(void *arg, int64_t piece, UNUSED int thread)
 }
 bool gated_norm_bwd_cpu(struct device *dev, const struct gated_norm_bwd *a, struct error *err)
 {
+    if (!delta_heads_check("gated_norm_bwd", a->heads, err))
+        return false;
     struct cpu_device *cpu = cpu_of(dev);
     int64_t n_piece = (a->n + NORM_ROWS - 1) / NORM_ROWS, d = a->heads.d_v;
     struct gated_norm_job job = { .path = cpu->path, .a = a, .step = (int64_t)(scratch_floats(d) / sizeof(float)) };

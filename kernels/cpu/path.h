@@ -80,7 +80,8 @@ struct cpu_path {
     void (*conv4_fwd)(const struct conv4_fwd *a, int64_t i0, int64_t i1, int64_t n_block);    // sequence i / n_block, block i % n_block
     void (*conv4_bwd)(const struct conv4_bwd *a, int64_t i0, int64_t i1);                     // blocks of channels
     void (*delta_rule_fwd)(const struct delta_rule_fwd *a, int64_t i0, int64_t i1, float *scratch);    // sequence i / n_v, head i % n_v
-    /* scratch: (2 + DELTA_KEEP + n / DELTA_KEEP, rounded up)(d_k, d_v), (DELTA_KEEP)(d_v) and (n)(2, d_k), n tokens of the longest sequence */
+    /* scratch: (2 + DELTA_KEEP + n / DELTA_KEEP, rounded up)(d_k, d_v), (DELTA_KEEP)(d_v) and (n)(2, d_k), where n is the tokens of the
+     * longest sequence */
     void (*delta_rule_bwd)(const struct delta_rule_bwd *a, int64_t key, float *scratch);
     void (*gated_norm_fwd)(const struct gated_norm_fwd *a, int64_t i0, int64_t i1);
     void (*gated_norm_bwd)(const struct gated_norm_bwd *a, int64_t i0, int64_t i1, float *dw);    // dw (d_v): written

@@ -1,8 +1,8 @@
 /* group.cu - products by expert: rows sorted by expert, each range of rows times a matrix of its own
  *
  * Counts are read on the device. The grid has a tile for each that there can be, whatever the counts are, and those without rows end at
- * once, so a recorded step stays valid. Each element is one chain over K from 0, in ascending steps of 16 by mma.sync in bf16, one by one in
- * fp32: neither the number of rows nor their place in a tile takes part in it. The gradient by a matrix sums over its rows in order. */
+ * once, so a recorded step stays valid. Each element is one chain over K from 0, in ascending steps of 16 by mma.sync in bf16, one by one
+ * in fp32: neither the number of rows nor their place in a tile takes part in it. The gradient by a matrix sums over its rows in order. */
 #include "kernels/cuda/attn.cuh"
 #include "kernels/cuda/group.cuh"
 #include <inttypes.h>

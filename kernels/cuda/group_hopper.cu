@@ -1,12 +1,13 @@
 /* group_hopper.cu - products by expert with Hopper's instructions: matrices stream through shared memory while wgmma adds them up
  *
- * A block has its turns of tiles, group by group, and reads on the device which rows are whose; one thread loads boxes of 64 of K as far ahead
- * as the ring of stages allows, over the end of a tile, too. Where groups have few rows, as in decoding, a tile has 64 of them, of which
- * only those that are there (in eights) are loaded, by 128 outputs, so that what moves is the weights. Where they have many, a tile is 128 by 256.
+ * A block has its turns of tiles, group by group, and reads on the device which rows are whose; one thread loads boxes of 64 of K as far
+ * ahead as the ring of stages allows, over the end of a tile, too. Where groups have few rows, as in decoding, a tile has 64 of them, of
+ * which only those that are there (in eights) are loaded, by 128 outputs, so that what moves is the weights. Where they have many, a tile
+ * is 128 by 256.
  * Each element is one chain over K from 0 in ascending steps of 16, whatever the tile is, and a row's place in it changes nothing.
  *
- * The left side of a tile has 64 rows for each warpgroup. A box begins where a group does, since tensor maps begin at any row; rows after the
- * group's last are multiplied but not stored, except where the sum is over rows (the gradient by W): there they are cleared. */
+ * The left side of a tile has 64 rows for each warpgroup. A box begins where a group does, since tensor maps begin at any row; rows after
+ * the group's last are multiplied but not stored, except where the sum is over rows (the gradient by W): there they are cleared. */
 #include "kernels/cuda/group.cuh"
 #include "kernels/cuda/hopper.cuh"
 #define HALF 128                          // columns of an instruction

@@ -304,9 +304,11 @@ static double o_rstd(const void *o, int64_t at, int64_t d, float eps, enum dtype
     return 1 / sqrt(square / (double)d + eps);
 }
 
-bool gated_norm_fwd_ref(UNUSED struct device *dev, const struct gated_norm_fwd *a, UNUSED struct error *err)
+bool gated_norm_fwd_ref(UNUSED struct device *dev, const struct gated_norm_fwd *a, struct error *err)
 {
     struct delta_heads h = a->heads;
+    if (!delta_heads_check("gated_norm_fwd", h, err))
+        return false;
     for (int64_t i = 0; i < a->n; i++)
         for (int64_t head = 0; head < h.n_v; head++) {
             int64_t at = (i * h.n_v + head) * h.d_v, z_at = i * delta_columns(h) + delta_at(h, DELTA_Z, head);
@@ -321,10 +323,12 @@ bool gated_norm_fwd_ref(UNUSED struct device *dev, const struct gated_norm_fwd *
     return true;
 }
 
-bool gated_norm_bwd_ref(UNUSED struct device *dev, const struct gated_norm_bwd *a, UNUSED struct error *err)
+bool gated_norm_bwd_ref(UNUSED struct device *dev, const struct gated_norm_bwd *a, struct error *err)
 {
     struct delta_heads h = a->heads;
     double dw[DELTA_WIDTH_MAX] = { 0 }, dx[DELTA_WIDTH_MAX];
+    if (!delta_heads_check("gated_norm_bwd", h, err))
+        return false;
     for (int64_t i = 0; i < a->n; i++)
         for (int64_t head = 0; head < h.n_v; head++) {
             int64_t at = (i * h.n_v + head) * h.d_v, z_at = i * delta_columns(h) + delta_at(h, DELTA_Z, head);

@@ -273,7 +273,7 @@ static void gates_are_split_off_applied_and_put_back(UNUSED void **state)
 
 static void what_does_not_fit_is_refused_with_a_sentence(UNUSED void **state)
 {
-    struct device *dev = cpu_of(NULL, 1);
+    struct device *dev = cpu_of(NULL, 1), *ref = device_new("ref", 0, &err);
     int32_t seq[] = { 0, 2 };
     struct delta_seqs of = { .seq = seq, .n = 2, .n_seq = 1 };
     assert_false(OP(dev, &err, delta_rule_fwd, .of = of, .heads = { 2, 3, 16, 16, false }));
@@ -281,7 +281,15 @@ static void what_does_not_fit_is_refused_with_a_sentence(UNUSED void **state)
     of.n = 3;
     assert_false(OP(dev, &err, conv4_bwd, .of = of, .heads = { 2, 4, 16, 16, false }));
     assert_non_null(strstr(err.text, "conv4_bwd"));
-    device_free(dev);
+    struct delta_heads wide = { 2, 4, 16, DELTA_WIDTH_MAX + 1, false };
+    struct device *devs[] = { dev, ref };
+    for (size_t v = 0; v < ARRAY_SIZE(devs); v++) {
+        assert_false(OP(devs[v], &err, gated_norm_fwd, .n = 1, .heads = wide));
+        assert_non_null(strstr(err.text, "gated_norm_fwd: 2 key heads of 16 and 4 value heads of 257"));
+        assert_false(OP(devs[v], &err, gated_norm_bwd, .n = 1, .heads = wide));
+        assert_non_null(strstr(err.text, "gated_norm_bwd"));
+        device_free(devs[v]);
+    }
 }
 
 int main(void)

@@ -13,6 +13,8 @@
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
+#include <unistd.h>
+#include "protocol/base/buf.h"
 #include "tests/unit/model_kind.h"
 #include "workers/engine/model/lora.h"
 #include "workers/engine/model/safetensors.h"
@@ -262,6 +264,56 @@ static void a_wrapped_model_is_saved_as_it_was_loaded(UNUSED void **state)
     device_free(dev);
 }
 
+/* Have the file say that its tensor has another type of as many bytes. */
+static void type_change(const char *dir, const char *tensor, const char *from, const char *to)
+{
+    char path[4096];
+    struct buf text = BUF_INIT;
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    assert_true(file_read(&text, path, 1u << 26, &err));
+    char *name = memmem(text.data, text.len, tensor, strlen(tensor));
+    assert_non_null(name);
+    char *type = strstr(name, from);
+    assert_true(type && strlen(from) == strlen(to));
+    memcpy(type, to, strlen(to));
+    assert_true(file_write(path, text.data, text.len, &err));
+    buf_release(&text);
+}
+
+static void what_cannot_be_kept_beside_the_text_part_is_said(UNUSED void **state)
+{
+    static const float vision[2] = { 1, 2 };
+    static const uint16_t next[4] = { 7, 8, 9, 10 };
+    const struct st_out beside[N_BESIDE] = {
+        { .name = "model.visual.patch_embed.proj.weight", .dtype = ST_F32, .n_dim = 1, .dim = { 2 }, .data = vision },
+        { .name = "mtp.fc.weight", .dtype = ST_BF16, .n_dim = 2, .dim = { 2, 2 }, .data = next },
+    };
+    struct device *dev = device_new("cpu:0", 1, &err);
+    char flat[4096], from[] = "/tmp/wrapped-XXXXXX", to[] = "/tmp/wrapped-XXXXXX", said[4096] = "";
+    golden_dir(flat, sizeof flat, "qwen3-5");
+    assert_true(mkdtemp(from) && mkdtemp(to));
+    wrapped_write(flat, from, beside);
+    type_change(from, beside[0].name, "F32", "I32");
+    FILE *log = tmpfile();
+    int terminal = dup(STDERR_FILENO);
+    assert_true(log && terminal >= 0 && dup2(fileno(log), STDERR_FILENO) >= 0);
+    struct model *m = model_load(from, dev, DT_F32, &err);
+    dup2(terminal, STDERR_FILENO);
+    close(terminal);
+    rewind(log);
+    assert_true(fread(said, 1, sizeof said - 1, log) > 0);
+    assert_non_null(strstr(said, "1 tensors beside the text part are neither F32, F16 nor BF16"));
+    fclose(log);
+    if (!m || !model_save(m, to, &err))
+        fail_msg("%s", err.text);
+    struct shards *after = shards_open(to, &err);
+    assert_true(after && shards_find(after, beside[1].name) && !shards_find(after, beside[0].name));
+    shards_close(after);
+    model_free(m);
+    assert_true(dir_remove(from, &err) && dir_remove(to, &err));
+    device_free(dev);
+}
+
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
@@ -273,6 +325,7 @@ int main(void)
         cmocka_unit_test(sums_in_parts_give_the_gradient_up_to_rounding),
         cmocka_unit_test(a_saved_model_loads_as_the_same_bytes),
         cmocka_unit_test(a_wrapped_model_is_saved_as_it_was_loaded),
+        cmocka_unit_test(what_cannot_be_kept_beside_the_text_part_is_said),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

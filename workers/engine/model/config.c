@@ -258,21 +258,20 @@ static bool window_rule(const struct family *f, const struct model_config *c, in
     return false;
 }
 
-/* The list of layer_types, which goes before every rule. */
-static bool layer_types_read(const struct fields *r, struct model_config *c, struct error *err)
+/* The list of layer_types, which goes before every rule: set the bits of the layers of this kind, where the others are full_attention. */
+static bool layer_types_read(const struct fields *r, const struct model_config *c, const char *kind, uint64_t *layers, struct error *err)
 {
     const json_t *list = json_object_get(r->obj, "layer_types");
     if (!json_is_array(list) || (int64_t)json_array_size(list) != c->n_layer)
         return error_set(err, ERR_DATA, "'%s': 'layer_types' is not a list of %" PRId64 " kinds, one per layer", r->path, c->n_layer);
     for (int64_t l = 0; l < c->n_layer; l++) {
         const json_t *one = json_array_get(list, (size_t)l);
-        const char *kind = json_is_string(one) ? json_string_value(one) : "";
-        bool slides = strcmp(kind, "sliding_attention") == 0;
-        if (!slides && strcmp(kind, "full_attention") != 0)
-            return error_set(err, ERR_UNSUPPORTED,
-                             "'%s': 'layer_types' has an entry %" PRId64 " that is neither 'full_attention' nor 'sliding_attention'",
-                             r->path, l);
-        c->slides[l / 64] |= (uint64_t)slides << (l % 64);
+        const char *its = json_is_string(one) ? json_string_value(one) : "";
+        bool is = strcmp(its, kind) == 0;
+        if (!is && strcmp(its, "full_attention") != 0)
+            return error_set(err, ERR_UNSUPPORTED, "'%s': 'layer_types' has an entry %" PRId64 " that is neither 'full_attention' nor '%s'",
+                             r->path, l, kind);
+        layers[l / 64] |= (uint64_t)is << (l % 64);
     }
     return true;
 }
@@ -296,7 +295,7 @@ static bool window_read(const struct fields *r, const struct family *f, struct m
             return false;
     if (!on)
         c->window = 0;
-    if (field_given(r, "layer_types") && !layer_types_read(r, c, err))
+    if (field_given(r, "layer_types") && !layer_types_read(r, c, "sliding_attention", c->slides, err))
         return false;
     for (int64_t l = 0; l < c->n_layer && !field_given(r, "layer_types"); l++)
         if (c->window && window_rule(f, c, l, from, every))
@@ -413,25 +412,14 @@ static bool experts_read(const struct fields *r, const struct family *f, struct 
 /* Which layers have a gated delta net: those of layer_types, else all but every full_attention_interval-th. */
 static bool delta_layers_read(const struct fields *r, struct model_config *c, struct error *err)
 {
-    const json_t *list = json_object_get(r->obj, "layer_types");
     int64_t every = 4;
     bool given = field_given(r, "layer_types");
     if (field_given(r, "full_attention_interval") && !field_int(r, "full_attention_interval", 1, CONFIG_LAYERS_MAX, &every, err))
         return false;
-    if (given && (!json_is_array(list) || (int64_t)json_array_size(list) != c->n_layer))
-        return error_set(err, ERR_DATA, "'%s': 'layer_types' is not a list of %" PRId64 " kinds, one per layer", r->path, c->n_layer);
-    for (int64_t l = 0; l < c->n_layer; l++) {
-        const json_t *one = json_array_get(list, (size_t)l);
-        const char *kind = !given                ? (l + 1) % every ? "linear_attention" : "full_attention"
-                           : json_is_string(one) ? json_string_value(one)
-                                                 : "";
-        bool linear = strcmp(kind, "linear_attention") == 0;
-        if (!linear && strcmp(kind, "full_attention") != 0)
-            return error_set(err, ERR_UNSUPPORTED,
-                             "'%s': 'layer_types' has an entry %" PRId64 " that is neither 'full_attention' nor 'linear_attention'",
-                             r->path, l);
-        c->delta.layers[l / 64] |= (uint64_t)linear << (l % 64);
-    }
+    if (given && !layer_types_read(r, c, "linear_attention", c->delta.layers, err))
+        return false;
+    for (int64_t l = 0; l < c->n_layer && !given; l++)
+        c->delta.layers[l / 64] |= (uint64_t)((l + 1) % every != 0) << (l % 64);
     return config_n_attn(c) > 0
            || error_set(err, ERR_UNSUPPORTED, "'%s': no layer has full attention; models of gated delta nets alone are not supported",
                         r->path);
@@ -471,26 +459,9 @@ static bool must(const struct fields *r, const char *key, bool has_default)
     return !has_default || json_object_get(r->obj, key);
 }
 
-static bool object_read(struct model_config *c, const struct fields *r, struct error *err)
+/* Heads of keys and values, and the width of all heads; after n_head and d_model. */
+static bool heads_read(const struct fields *r, const struct family *f, struct model_config *c, struct error *err)
 {
-    if (!family_get(r, &c->family, err) || !unsupported_refuse(r, err))
-        return false;
-    const struct family *f = &families[c->family];
-    c->norm_place = f->norm_place;
-    c->norm_form = f->norm_form;
-    c->fused_names = f->fused_names;
-    c->keeps_wrapper = f->keeps_wrapper;
-    if (!act_read(r, f, c, err))
-        return false;
-    c->n_head = f->n_head;
-    c->vocab = f->vocab;
-    c->rms_eps = f->rms_eps;
-    if (!field_int(r, "num_hidden_layers", 1, CONFIG_LAYERS_MAX, &c->n_layer, err)
-        || !field_int(r, "hidden_size", 1, 1 << 20, &c->d_model, err) || !field_int(r, "intermediate_size", 1, 1 << 22, &c->d_ff, err)
-        || (must(r, "num_attention_heads", f->n_head > 0) && !field_int(r, "num_attention_heads", 1, 1 << 12, &c->n_head, err))
-        || (must(r, "vocab_size", f->vocab > 0) && !field_int(r, "vocab_size", 1, 1 << 22, &c->vocab, err))
-        || (must(r, "rms_norm_eps", f->rms_eps > 0) && !field_real(r, "rms_norm_eps", 0, 1, &c->rms_eps, err)))
-        return false;
     c->n_kv_head = f->n_kv_head && !json_object_get(r->obj, "num_key_value_heads") ? f->n_kv_head : c->n_head;
     if (field_given(r, "num_key_value_heads") && !field_int(r, "num_key_value_heads", 1, 1 << 12, &c->n_kv_head, err))
         return false;
@@ -512,6 +483,31 @@ static bool object_read(struct model_config *c, const struct fields *r, struct e
     }
     if (c->d_head % 2)
         return error_set(err, ERR_DATA, "'%s': 'head_dim' %" PRId64 " is odd; RoPE turns pairs", r->path, c->d_head);
+    return true;
+}
+
+static bool object_read(struct model_config *c, const struct fields *r, struct error *err)
+{
+    if (!family_get(r, &c->family, err) || !unsupported_refuse(r, err))
+        return false;
+    const struct family *f = &families[c->family];
+    c->norm_place = f->norm_place;
+    c->norm_form = f->norm_form;
+    c->fused_names = f->fused_names;
+    c->keeps_wrapper = f->keeps_wrapper;
+    if (!act_read(r, f, c, err))
+        return false;
+    c->n_head = f->n_head;
+    c->vocab = f->vocab;
+    c->rms_eps = f->rms_eps;
+    if (!field_int(r, "num_hidden_layers", 1, CONFIG_LAYERS_MAX, &c->n_layer, err)
+        || !field_int(r, "hidden_size", 1, 1 << 20, &c->d_model, err) || !field_int(r, "intermediate_size", 1, 1 << 22, &c->d_ff, err)
+        || (must(r, "num_attention_heads", f->n_head > 0) && !field_int(r, "num_attention_heads", 1, 1 << 12, &c->n_head, err))
+        || (must(r, "vocab_size", f->vocab > 0) && !field_int(r, "vocab_size", 1, 1 << 22, &c->vocab, err))
+        || (must(r, "rms_norm_eps", f->rms_eps > 0) && !field_real(r, "rms_norm_eps", 0, 1, &c->rms_eps, err)))
+        return false;
+    if (!heads_read(r, f, c, err))
+        return false;
     c->max_pos = f->max_pos ? f->max_pos : 32768;
     if (field_given(r, "max_position_embeddings") && !field_int(r, "max_position_embeddings", 1, 1 << 28, &c->max_pos, err))
         return false;
@@ -605,6 +601,16 @@ out:
     return ok;
 }
 
+/* The list of layer_types, as layer_types_read has it. */
+static bool layer_types_write(const struct model_config *c, const char *kind, const uint64_t *layers, json_t *j)
+{
+    json_t *list = json_array();
+    bool ok = list != NULL;
+    for (int64_t l = 0; l < c->n_layer; l++)
+        ok = ok && json_array_append_new(list, json_string(layers[l / 64] >> (l % 64) & 1 ? kind : "full_attention")) == 0;
+    return json_object_set_new(j, "layer_types", list) == 0 && ok;
+}
+
 /* sliding_window, and the kind of each layer where that is not what a missing list means. */
 static bool window_write(const struct model_config *c, const struct family *f, json_t *j)
 {
@@ -618,10 +624,7 @@ static bool window_write(const struct model_config *c, const struct family *f, j
         listed = listed || !config_slides(c, l);
     if (!listed)
         return ok;
-    json_t *list = json_array();
-    for (int64_t l = 0; l < c->n_layer; l++)
-        ok = ok && json_array_append_new(list, json_string(config_slides(c, l) ? "sliding_attention" : "full_attention")) == 0;
-    return json_object_set_new(j, "layer_types", list) == 0 && ok;
+    return layer_types_write(c, "sliding_attention", c->slides, j) && ok;
 }
 
 static bool experts_write(const struct model_config *c, const struct family *f, json_t *j)
@@ -647,11 +650,7 @@ static bool delta_write(const struct model_config *c, const struct family *f, js
     if (!f->delta)
         return true;
     struct delta_heads h = c->delta.heads;
-    json_t *list = json_array();
-    bool ok = list != NULL;
-    for (int64_t l = 0; l < c->n_layer; l++)
-        ok = ok && json_array_append_new(list, json_string(config_is_delta(c, l) ? "linear_attention" : "full_attention")) == 0;
-    return json_object_set_new(j, "layer_types", list) == 0 && ok
+    return layer_types_write(c, "linear_attention", c->delta.layers, j)
            && json_object_set_new(j, "linear_num_key_heads", json_integer(h.n_k)) == 0
            && json_object_set_new(j, "linear_num_value_heads", json_integer(h.n_v)) == 0
            && json_object_set_new(j, "linear_key_head_dim", json_integer(h.d_k)) == 0
@@ -738,114 +737,4 @@ out:
     free(text);
     json_decref(j);
     return ok;
-}
-
-int64_t config_longest(const struct model_config *c)
-{
-    double scaled = c->rope.type == ROPE_YARN ? (double)c->rope.original_max_pos * c->rope.factor : 0;
-    return MAX(c->max_pos, (int64_t)MIN(scaled, (double)(1 << 28)));
-}
-
-int64_t config_n_attn(const struct model_config *c)
-{
-    int64_t n = 0;
-    for (int64_t l = 0; l < c->n_layer; l++)
-        n += !config_is_delta(c, l);
-    return n;
-}
-
-int64_t config_in_width(const struct model_config *c, bool delta)
-{
-    int64_t heads = (c->attn_gate ? 2 : 1) * c->n_head + 2 * c->n_kv_head;
-    return delta ? delta_columns(c->delta.heads) : heads * c->d_head;
-}
-
-int64_t config_mix_width(const struct model_config *c, bool delta)
-{
-    return delta ? (int64_t)c->delta.heads.n_v * c->delta.heads.d_v : c->n_head * c->d_head;
-}
-
-/* Weights of all layers' products in the first half. */
-static int64_t mix_weights(const struct model_config *c)
-{
-    int64_t n = 0;
-    for (int64_t l = 0; l < c->n_layer; l++)
-        n += c->d_model * (config_in_width(c, config_is_delta(c, l)) + config_mix_width(c, config_is_delta(c, l)));
-    return n;
-}
-
-int64_t config_n_sparse(const struct model_config *c)
-{
-    int64_t n = 0;
-    for (int64_t l = 0; l < c->n_layer; l++)
-        n += config_is_sparse(c, l);
-    return n;
-}
-
-int64_t config_mlp_width(const struct model_config *c)
-{
-    int64_t n_sparse = config_n_sparse(c);
-    return MAX(n_sparse < c->n_layer ? c->d_ff : 0, n_sparse > 0 ? c->experts.k * c->experts.d_ff : 0);
-}
-
-/* Weights of all layers' MLPs, with n experts in those that have some, and of the routers. */
-static int64_t mlp_weights(const struct model_config *c, int64_t n)
-{
-    int64_t n_sparse = config_n_sparse(c);
-    return c->d_model * (n_sparse * (3 * n * c->experts.d_ff + c->experts.n) + (c->n_layer - n_sparse) * 3 * c->d_ff);
-}
-
-int64_t config_n_param(const struct model_config *c)
-{
-    int64_t q = c->n_head * c->d_head, kv = c->n_kv_head * c->d_head, n_attn = config_n_attn(c);
-    int64_t attn = 0, every = (c->norm_place == NORM_AROUND ? 4 : 2) * c->d_model;
-    struct delta_heads h = c->delta.heads;
-    if (c->qkv_bias)
-        attn += q + 2 * kv;
-    if (c->o_bias)
-        attn += c->d_model;
-    if (c->qk_norm)
-        attn += c->qk_norm_wide ? q + kv : 2 * c->d_head;
-    if (c->mlp_bias)
-        every += 2 * c->d_ff + c->d_model;
-    int64_t delta = 4 * delta_channels(h) + 2 * h.n_v + h.d_v;    // convolution, A_log and dt_bias, norm
-    return n_attn * attn + (c->n_layer - n_attn) * delta + c->n_layer * every + mix_weights(c) + mlp_weights(c, c->experts.n) + c->d_model
-           + c->vocab * c->d_model * (c->tied ? 1 : 2);
-}
-
-/* With n experts in the layers that have some. */
-static int64_t product_weights(const struct model_config *c, int64_t n)
-{
-    return mix_weights(c) + mlp_weights(c, n) + c->vocab * c->d_model;
-}
-
-int64_t config_n_product(const struct model_config *c)
-{
-    return product_weights(c, c->experts.n);
-}
-
-int64_t config_n_active(const struct model_config *c)
-{
-    return product_weights(c, c->experts.k);
-}
-
-int64_t config_n_kv(const struct model_config *c)
-{
-    return 2 * config_n_attn(c) * c->n_kv_head * c->d_head;
-}
-
-double config_flops(const struct model_config *c, double n_seen)
-{
-    struct delta_heads h = c->delta.heads;
-    double states = (double)(c->n_layer - config_n_attn(c)) * h.n_v * h.d_k * h.d_v;    // each number decays, is read twice, added to once
-    return 2 * (double)config_n_active(c) + 4 * (double)(config_n_attn(c) * c->n_head * c->d_head) * n_seen + 7 * states;
-}
-
-bool config_stays_whole(const struct model_config *c, const char *how, struct error *err)
-{
-    const char *what = c->experts.n ? "is a mixture of experts" : "has layers of linear attention";
-    return (c->experts.n == 0 && !config_has_states(c))
-           || error_set(err, ERR_UNSUPPORTED,
-                        "this model %s, which cannot be %s yet; give each trainer and each sampler one device that holds all of it", what,
-                        how);
 }

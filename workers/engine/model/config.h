@@ -133,8 +133,10 @@ static inline bool config_has_states(const struct model_config *c)
     return c->delta.heads.n_v > 0;
 }
 int64_t config_n_attn(const struct model_config *c);    // layers with attention
-/* Columns of what the first product of a layer's first half gives, and of what its last product takes; delta: the layer is one. */
+/* Columns of what the first product of a layer's first half gives, of the queries, keys and values in it, and of what its last product
+ * takes; delta: the layer has a gated delta net. */
 int64_t config_in_width(const struct model_config *c, bool delta);
+int64_t config_qkv_width(const struct model_config *c, bool delta);
 int64_t config_mix_width(const struct model_config *c, bool delta);
 /* Has layer l experts, not one MLP? */
 static inline bool config_is_sparse(const struct model_config *c, int64_t l)
@@ -154,8 +156,9 @@ int64_t config_n_product(const struct model_config *c);
 int64_t config_n_kv(const struct model_config *c);    // numbers that a token's keys and values have in all layers
 /* Those that a token takes part in: of its own experts only. */
 int64_t config_n_active(const struct model_config *c);
-/* Floating-point operations of a forward pass by token that sees n_seen tokens, itself included: 2 per such weight, and attention's
- * two products. Windows are not taken into account. A backward pass takes twice as many (Kaplan et al., arXiv 2001.08361, appendix A). */
+/* Floating-point operations of a forward pass by token that sees n_seen tokens, itself included: 2 per such weight, attention's two
+ * products, and 7 per number of the states of linear attention. Windows are not taken into account. A backward pass takes twice as many
+ * (Kaplan et al., arXiv 2001.08361, appendix A). */
 double config_flops(const struct model_config *c, double n_seen);
 /* ERR_UNSUPPORTED, with what to do, where c has experts or states. how: what they cannot be cut into. */
 MUST_USE bool config_stays_whole(const struct model_config *c, const char *how, struct error *err);

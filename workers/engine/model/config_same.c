@@ -9,7 +9,7 @@
 #include "protocol/base/buf.h"
 #include "workers/engine/model/config.h"
 
-enum kind { KIND_I64, KIND_F64, KIND_BOOL, KIND_ENUM };
+enum kind { KIND_I64, KIND_F64, KIND_BOOL, KIND_ENUM, KIND_INT };
 #define AT(field) offsetof(struct model_config, field)
 static const struct {
     const char *key;    // config.json's; where it has several names, the best known
@@ -26,10 +26,10 @@ static const struct {
     { "num_experts_per_tok", KIND_I64, AT(experts.k) },
     { "moe_intermediate_size", KIND_I64, AT(experts.d_ff) },
     { "norm_topk_prob", KIND_BOOL, AT(experts.normalise) },
-    { "linear_num_key_heads", KIND_ENUM, AT(delta.heads.n_k) },
-    { "linear_num_value_heads", KIND_ENUM, AT(delta.heads.n_v) },
-    { "linear_key_head_dim", KIND_ENUM, AT(delta.heads.d_k) },
-    { "linear_value_head_dim", KIND_ENUM, AT(delta.heads.d_v) },
+    { "linear_num_key_heads", KIND_INT, AT(delta.heads.n_k) },
+    { "linear_num_value_heads", KIND_INT, AT(delta.heads.n_v) },
+    { "linear_key_head_dim", KIND_INT, AT(delta.heads.d_k) },
+    { "linear_value_head_dim", KIND_INT, AT(delta.heads.d_v) },
     { "attn_output_gate", KIND_BOOL, AT(attn_gate) },
     { "vocab_size", KIND_I64, AT(vocab) },
     { "rms_norm_eps", KIND_F64, AT(rms_eps) },
@@ -88,7 +88,9 @@ static void key_add(struct buf *list, const char *key)
 
 static void field_compare(struct buf *list, size_t i, const struct model_config *a, const struct model_config *b)
 {
-    static const size_t size[] = { [KIND_I64] = 8, [KIND_F64] = 8, [KIND_BOOL] = sizeof(bool), [KIND_ENUM] = sizeof(enum gate_act) };
+    static const size_t size[] = {
+        [KIND_I64] = 8, [KIND_F64] = 8, [KIND_BOOL] = sizeof(bool), [KIND_ENUM] = sizeof(enum gate_act), [KIND_INT] = sizeof(int)
+    };
     const char *x = (const char *)a + fields[i].at, *y = (const char *)b + fields[i].at;
     if (memcmp(x, y, size[fields[i].kind]) == 0)
         return;
@@ -97,6 +99,8 @@ static void field_compare(struct buf *list, size_t i, const struct model_config 
         buf_fmt(list, " (%g, not %g)", *(const double *)(const void *)x, *(const double *)(const void *)y);
     else if (fields[i].kind == KIND_I64)
         buf_fmt(list, " (%" PRId64 ", not %" PRId64 ")", *(const int64_t *)(const void *)x, *(const int64_t *)(const void *)y);
+    else if (fields[i].kind == KIND_INT)
+        buf_fmt(list, " (%d, not %d)", *(const int *)(const void *)x, *(const int *)(const void *)y);
 }
 
 bool config_same(const struct model_config *have, const struct model_config *come, const char *what, struct error *err)

@@ -23,6 +23,10 @@
         .delta = { .heads = { 16, value_heads, 128, 128, false }, .layers = { 0x7777777777777777 & (UINT64_MAX >> (64 - (n_layers))) } },  \
         .bos = -1, .eos = { 248046, 248044 }, .n_eos = 2, .initializer_range = 0.02                                                        \
     }
+/* What the starters of examples/ have in common. */
+#define STARTER                                                                                                                            \
+    .n_layer = 3, .d_model = 128, .n_head = 4, .n_kv_head = 2, .d_head = 32, .d_ff = 384, .vocab = 320, .max_pos = 1024, .rms_eps = 1e-6,  \
+    .rope.theta = 10000, .tied = true, .bos = -1, .n_eos = 0, .initializer_range = 0.02
 /* Hugging Face config.json of each; parameter totals agree with the published sizes. */
 // clang-format off
 static const struct shape {
@@ -103,61 +107,23 @@ static const struct shape {
     // the arithmetic starter of examples/: 0.6 M parameters
     {"starter",
      {.family = FAMILY_QWEN2,
-      .n_layer = 3,
-      .d_model = 128,
-      .n_head = 4,
-      .n_kv_head = 2,
-      .d_head = 32,
-      .d_ff = 384,
-      .vocab = 320,
-      .max_pos = 1024,
-      .rms_eps = 1e-6,
-      .rope.theta = 10000,
-      .tied = true,
-      .qkv_bias = true,
-      .bos = -1,
-      .n_eos = 0,
-      .initializer_range = 0.02}},
+      STARTER,
+      .qkv_bias = true}},
     // the starter as a mixture of experts: 1.4 M parameters, of which a token takes part in 0.5 M
     {"starter-moe",
      {.family = FAMILY_QWEN3_MOE,
-      .n_layer = 3,
-      .d_model = 128,
-      .n_head = 4,
-      .n_kv_head = 2,
-      .d_head = 32,
-      .d_ff = 384,
-      .vocab = 320,
-      .max_pos = 1024,
-      .rms_eps = 1e-6,
-      .rope.theta = 10000,
-      .tied = true,
+      STARTER,
       .qk_norm = true,
-      .experts = {.n = 8, .k = 2, .d_ff = 128, .normalise = true},
-      .bos = -1,
-      .n_eos = 0,
-      .initializer_range = 0.02}},
+      .experts = {.n = 8, .k = 2, .d_ff = 128, .normalise = true}}},
     // the starter with a gated delta net in two of three layers
     {"starter-hybrid",
      {.family = FAMILY_QWEN3_5,
-      .n_layer = 3,
-      .d_model = 128,
-      .n_head = 4,
-      .n_kv_head = 2,
-      .d_head = 32,
-      .d_ff = 384,
-      .vocab = 320,
-      .max_pos = 1024,
-      .rms_eps = 1e-6,
-      .rope = {.theta = 10000, .partial = 0.5},
+      STARTER,
+      .rope.partial = 0.5,
       .norm_form = NORM_GEMMA,
       .qk_norm = true,
       .attn_gate = true,
-      .tied = true,
-      .delta = {.heads = {2, 4, 32, 32, false}, .layers = {3}},
-      .bos = -1,
-      .n_eos = 0,
-      .initializer_range = 0.02}},
+      .delta = {.heads = {2, 4, 32, 32, false}, .layers = {3}}}},
     // 2 M parameters, for `rollcall bench cpu`
     {"bench-2M",
      {.family = FAMILY_QWEN2,

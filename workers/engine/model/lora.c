@@ -34,7 +34,7 @@ static struct product_modules modules_of(const struct model_config *c, enum prod
         [PRODUCT_DOWN] = { LORA_DOWN, 1 },
     };
     if (config_has_states(c) && (which == PRODUCT_QKV || which == PRODUCT_O))
-        return (struct product_modules){ LORA_Q, 0 };    // nor has what mixes tokens where most layers have no attention
+        return (struct product_modules){ LORA_Q, 0 };    // nothing before the MLP has one where most layers have no attention
     if (c->experts.n && (which == PRODUCT_GATE_UP || which == PRODUCT_DOWN))
         return (struct product_modules){ LORA_GATE, 0 };    // experts have no adapters, nor have the other layers' MLPs
     return c->fused_names ? fused[which] : apart[which];

@@ -20,7 +20,8 @@ static float normal_draw(uint64_t key, uint64_t i)
     return (float)((double)(sum - 6 * 0xffff) / 65536.0);
 }
 
-/* Standard deviation of a tensor's first values; 0 for biases, -1 for norms (which are all ones, or where 1 is added zeros; that of a gated delta net is never added 1). */
+/* Standard deviation of a tensor's first values; 0 for biases, -1 for norms, which are all ones. Where a norm's form adds 1 they are zeros,
+ * but for the norm of a gated delta net, which has that form in no family. */
 static double init_std(const struct model_config *c, const struct tensor *t)
 {
     if (t->n_dim == 1)

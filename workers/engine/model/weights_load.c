@@ -1,7 +1,8 @@
 /* weights_load.c - reading a model of 15 GB from memory takes one thread as long as all else at a start
  *
- * Tensors are cut into pieces (shorter ones than a model's). Threads convert pieces out of the mapped files, each into the next of a few buffers; the caller's thread, which
- * alone talks to the device, sends them in order. Where the host can write the device's memory, pieces are converted right into it.
+ * Tensors are cut into pieces (shorter ones than a model's). Threads convert pieces out of the mapped files, each into the next of a few
+ * buffers; the caller's thread, which alone talks to the device, sends them in order. Where the host can write the device's memory, pieces
+ * are converted right into it.
  *  1. Piece p goes through buffer p % n_slot, when the piece that had it before has been sent.
  *  2. Pieces are taken in order, so the one that is to be sent next is ready, being converted, or the caller's to convert. */
 #include "workers/engine/model/weights_load.h"

@@ -17,6 +17,11 @@ struct wrapper {
     json_t *config;          // owned
 };
 
+static bool is_beside(const struct model *m, int64_t i)
+{
+    return file_tensor_is_beside(&m->c, shards_at(m->wrapper->files, i)->name);
+}
+
 bool wrapper_open(struct model *m, const char *dir, struct error *err)
 {
     bool ok = false;
@@ -25,12 +30,19 @@ bool wrapper_open(struct model *m, const char *dir, struct error *err)
     if (!m->c.keeps_wrapper)
         return true;
     struct wrapper *w = m->wrapper = calloc(1, sizeof *w);
-    if (!w || !path_join(path, sizeof path, dir, "config.json"))
+    if (!w)
         return error_set(err, ERR_NO_MEMORY, "no memory for what '%s' holds beside the text part", dir);
+    if (!path_join(path, sizeof path, dir, "config.json"))
+        return error_set(err, ERR_USAGE, "the path '%s' is too long", dir);
     TRY(w->files = shards_open(dir, err));
     TRY(file_read_text(&text, path, CONFIG_BYTES_MAX, err));
     TRY(w->config = json_text_parse(buf_text(&text), text.len, JSON_REJECT_DUPLICATES, path, err));
-    int64_t n = wrapper_kept(m, NULL);
+    int64_t n = wrapper_kept(m, NULL), n_lost = 0;
+    for (int64_t i = 0; i < shards_n(w->files); i++)
+        n_lost += is_beside(m, i) && shards_at(w->files, i)->dtype == ST_OTHER;
+    if (n_lost > 0)
+        log_warn("'%s': %" PRId64 " tensors beside the text part are neither F32, F16 nor BF16, and are not saved with the model", dir,
+                 n_lost);
     if (n > 0)
         log_info("'%s': %" PRId64
                  " tensors beside the text part (vision, prediction of further tokens) are neither run nor trained, and are "
@@ -63,7 +75,7 @@ int64_t wrapper_kept(const struct model *m, struct st_out *out)
     int64_t n = 0;
     for (int64_t i = 0; m->wrapper && i < shards_n(m->wrapper->files); i++) {
         const struct st_tensor *t = shards_at(m->wrapper->files, i);
-        if (t->dtype == ST_OTHER || !file_tensor_is_beside(&m->c, t->name))
+        if (t->dtype == ST_OTHER || !is_beside(m, i))
             continue;
         if (out) {
             out[n] = (struct st_out){ .name = t->name, .dtype = t->dtype, .n_dim = t->n_dim, .data = t->data };

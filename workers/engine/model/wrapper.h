@@ -7,12 +7,14 @@
 #include "workers/engine/model/model.h"
 #include "workers/engine/model/safetensors.h"
 
-/* Open dir's files for m->wrapper, where m's family keeps what is in them. Says in the log how many tensors are kept. */
+/* Open dir's files for m->wrapper, where m's family keeps what is in them. Says in the log how many tensors are kept, and how many cannot
+ * be because of their type. After a failure m can only be freed. */
 MUST_USE bool wrapper_open(struct model *m, const char *dir, struct error *err);
 void wrapper_free(struct model *m);
 /* The name that the files have for one of m's tensors. Borrowed from m. */
 const char *wrapper_name(const struct model *m, const char *name);
-/* Put the tensors that are kept into out, unless it is NULL, and return how many there are. They are borrowed from m. */
+/* Put the tensors that are kept into out, which has room for all, unless it is NULL, and return how many there are. They are borrowed
+ * from m. */
 int64_t wrapper_kept(const struct model *m, struct st_out *out);
 /* Write dir/config.json as it was loaded, but for the type of the weights and whether head and embedding are tied. */
 MUST_USE bool wrapper_config_save(const struct model *m, const char *dir, const char *dtype, struct error *err);

@@ -1,9 +1,11 @@
 /* run.c - the transformer itself: what it computes, the memory of a run, and its life
  *
- * run_blocks.c is the forward pass through the layers, run_attn.c and run_delta.c the kinds of their first halves, run_rope.c its rotations, run_shared.c attention over packed sequences, run_head.c
- * the head, run_backward.c the backward pass by hand, run_batch.c what is asked of a run: prefill, decode, scoring and training. A run has
- * one of several forms (struct run_form): run_team.c does these on the devices of a team, run_stages.c on the stages of a pipeline.
- * run_impl.h is what the files share.
+ * run_blocks.c is the forward pass through the layers, run_attn.c and run_delta.c the kinds of their first halves, run_experts.c a second
+ * half of experts, run_rope.c the rotations, run_shared.c attention over packed sequences, run_head.c the head, run_backward.c the backward
+ * pass by hand, run_sums.c the layers' products, run_batch.c what is asked of a run: prefill, decode, scoring and training. A run has one
+ * of several forms (struct run_form): run_team.c does these on the devices of a team, run_stages.c on the stages of a pipeline. Its
+ * backward pass has one of two (struct grads_form): run_grads.c for all weights, run_adapter.c for an adapter's. run_impl.h is what the
+ * files share.
  *
  * The residual stream x gets two additions per layer, each fused into the norm that follows it:
  *
@@ -50,15 +52,11 @@ struct widths {
     int64_t mlp;
     bool attn, delta, experts;
 };
-static int64_t qkv_width(const struct model_config *c)
-{
-    return (c->n_head + 2 * c->n_kv_head) * c->d_head;
-}
 static struct widths widths_of(const struct model_config *c, int64_t l)
 {
     bool sparse = config_is_sparse(c, l), delta = config_is_delta(c, l);
-    return (struct widths){ .qkv_in = delta ? delta_columns(c->delta.heads) : qkv_width(c),
-                            .qkv = delta ? delta_channels(c->delta.heads) : qkv_width(c),
+    return (struct widths){ .qkv_in = delta ? config_in_width(c, true) : config_qkv_width(c, false),
+                            .qkv = config_qkv_width(c, delta),
                             .mix = config_mix_width(c, delta),
                             .mlp = sparse ? c->experts.k * c->experts.d_ff : c->d_ff,
                             .attn = !delta,
@@ -144,7 +142,7 @@ static void layout_lora(struct walk *w, struct lora_scratch *s, const struct mod
 {
     const struct model_config *c = &m->c;
     size_t e = dtype_size(m->dtype);
-    int64_t low = LORA_PART_MAX * adapter_rank(m, lim), qkv = (c->n_head + 2 * c->n_kv_head) * c->d_head;
+    int64_t low = LORA_PART_MAX * adapter_rank(m, lim), qkv = config_qkv_width(c, false);
     s->rows = MIN(LORA_ROWS, lim->max_tok);
     s->low = take(w, lim->max_tok * low, e);
     s->dlow = lim->train ? take(w, lim->max_tok * low, e) : NULL;
@@ -166,11 +164,11 @@ static void layout_seen(struct walk *w, const struct model_config *c, const stru
 {
     int64_t q = c->n_head * c->d_head;
     struct walk in = { .base = act };
-    *qkv = take(&in, lim->max_tok * qkv_width(c), e);
+    *qkv = take(&in, lim->max_tok * config_qkv_width(c, false), e);
     *ao = take(&in, lim->max_tok * q, e);
     if (in.used <= (size_t)(lim->max_tok * config_mlp_width(c)) * e)
         return;
-    *qkv = take(w, lim->max_tok * qkv_width(c), e);
+    *qkv = take(w, lim->max_tok * config_qkv_width(c, false), e);
     *ao = take(w, lim->max_tok * q, e);
 }
 

@@ -27,14 +27,19 @@ static bool attention(struct model_run *r, const struct acts *a, int64_t l, cons
 
 /* The columns of a tensor of projections that a norm over all heads covers. */
 struct wide_norm {
-    int64_t first, d, w;    // columns, and the norm's place in the arena
+    size_t first_bytes;    // in a row
+    int64_t d, ld;         // columns, of the ld of a row
+    int64_t at;            // the norm's place in the arena
+    const void *w;         // what is there
+    float *rstd;           // borrowed from the activations
 };
 /* Layer l's: the queries' norm, then the keys'. */
-static void wide_norms(const struct model *m, int64_t l, struct wide_norm out[2])
+static void wide_norms(const struct model *m, const struct acts *a, int64_t l, struct wide_norm out[2])
 {
-    int64_t q = m->c.n_head * m->c.d_head;
-    out[0] = (struct wide_norm){ 0, q, m->at[l].q_norm };
-    out[1] = (struct wide_norm){ q, m->c.n_kv_head * m->c.d_head, m->at[l].k_norm };
+    const struct layer_at *at = &m->at[l];
+    int64_t q = m->c.n_head * m->c.d_head, kv = m->c.n_kv_head * m->c.d_head, ld = config_qkv_width(&m->c, false);
+    out[0] = (struct wide_norm){ 0, q, ld, at->q_norm, model_at(m, at->q_norm), a->rstd_q };
+    out[1] = (struct wide_norm){ (size_t)q * dtype_size(m->dtype), kv, ld, at->k_norm, model_at(m, at->k_norm), a->rstd_k };
 }
 
 /* Norms over all query heads and all key heads, from a->qkv_in into a->qkv (OLMo). */
@@ -42,17 +47,14 @@ static bool qk_norm_wide(struct model_run *r, const struct acts *a, int64_t l, i
 {
     bool ok = false;
     struct model *m = r->m;
-    int64_t ld = (m->c.n_head + 2 * m->c.n_kv_head) * m->c.d_head;
-    size_t e = dtype_size(m->dtype);
-    float *rstd[] = { a->rstd_q, a->rstd_k };
     struct wide_norm norm[2];
-    wide_norms(m, l, norm);
+    wide_norms(m, a, l, norm);
     if (a->qkv != a->qkv_in)
-        TRY(mem_copy(m->dev, a->qkv, a->qkv_in, (size_t)(n * ld) * e, COPY_D2D, err));
+        TRY(mem_copy(m->dev, a->qkv, a->qkv_in, (size_t)(n * norm[0].ld) * dtype_size(m->dtype), COPY_D2D, err));
     for (int k = 0; k < 2; k++) {
-        char *part = (char *)a->qkv + (size_t)norm[k].first * e;
-        TRY(OP(m->dev, err, rmsnorm_fwd, .y = part, .x = part, .w = model_at(m, norm[k].w), .rstd = rstd[k], .n = n, .d = norm[k].d,
-               .ld = ld, .eps = (float)m->c.rms_eps, .form = m->c.norm_form, .dtype = m->dtype));
+        char *part = (char *)a->qkv + norm[k].first_bytes;
+        TRY(OP(m->dev, err, rmsnorm_fwd, .y = part, .x = part, .w = norm[k].w, .rstd = norm[k].rstd, .n = n, .d = norm[k].d,
+               .ld = norm[k].ld, .eps = (float)m->c.rms_eps, .form = m->c.norm_form, .dtype = m->dtype));
     }
     ok = true;
 out:
@@ -96,16 +98,13 @@ static bool attn_again(UNUSED struct model_run *r, const struct acts *a, UNUSED 
 static bool qk_norm_wide_bwd(struct model_run *r, const struct acts *a, int64_t l, const struct grad_place *grad, struct error *err)
 {
     struct model *m = r->m;
-    int64_t ld = (m->c.n_head + 2 * m->c.n_kv_head) * m->c.d_head;
-    size_t e = dtype_size(m->dtype);
-    float *rstd[] = { a->rstd_q, a->rstd_k };
     struct wide_norm norm[2];
-    wide_norms(m, l, norm);
+    wide_norms(m, a, l, norm);
     for (int k = 0; k < 2; k++) {
-        char *part = (char *)r->dqkv + (size_t)norm[k].first * e;
-        if (!OP(m->dev, err, rmsnorm_bwd, .dx = part, .dw = place_or_null(r, grad, norm[k].w), .dy = part,
-                .x = (char *)a->qkv_in + (size_t)norm[k].first * e, .w = model_at(m, norm[k].w), .rstd = rstd[k], .n = r->n_tok,
-                .d = norm[k].d, .ld = ld, .form = m->c.norm_form, .dtype = m->dtype))
+        char *part = (char *)r->dqkv + norm[k].first_bytes;
+        if (!OP(m->dev, err, rmsnorm_bwd, .dx = part, .dw = place_or_null(r, grad, norm[k].at), .dy = part,
+                .x = (char *)a->qkv_in + norm[k].first_bytes, .w = norm[k].w, .rstd = norm[k].rstd, .n = r->n_tok, .d = norm[k].d,
+                .ld = norm[k].ld, .form = m->c.norm_form, .dtype = m->dtype))
             return false;
     }
     return true;

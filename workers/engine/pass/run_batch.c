@@ -70,8 +70,7 @@ static bool can_be_few(const struct model_run *r, const struct model_batch *b)
 {
     const struct model_config *c = &r->m->c;
     bool delta = config_is_delta(c, c->n_layer - 1);
-    int64_t room = delta ? delta_channels(c->delta.heads) : (c->n_head + 2 * c->n_kv_head) * c->d_head;
-    return !r->form->spread && b->n_seq * (config_mix_width(c, delta) + c->d_model) <= b->n_tok * room;
+    return !r->form->spread && b->n_seq * (config_mix_width(c, delta) + c->d_model) <= b->n_tok * config_qkv_width(c, delta);
 }
 
 bool model_prefill_after(struct model_run *r, const struct model_batch *b, const int32_t *start, int32_t *scratch, struct kv_pool *kv,

@@ -1,10 +1,11 @@
 /* run_delta.c - the first half of a block that is a gated delta net
  *
- *   [q k v | z | b | a] = Win h      [q k v] = silu(conv(q k v))      o = delta_rule(q, k, v, b, a)      norm(o) silu(z) to the last product
+ *   [q k v | z | b | a] = Win h     [q k v] = silu(conv(q k v))     o = delta_rule(q, k, v, b, a)     norm(o) silu(z) to the last product
  *
  * ops.h has the formulas. Its memory of the past is a state per sequence and layer: in packed batches each sequence begins with none; in
  * prefills and decode steps it is in the sequence's slot of the pool. It is computed token by token everywhere, so a token has the same
- * bits wherever its sequence is cut. The projection, what the convolution gave, and o are kept for the backward pass; the states are not. */
+ * bits wherever its sequence is cut. The projection, what the convolution gave, and o are kept for the backward pass; the states are
+ * not. */
 #include "workers/engine/model/model_impl.h"
 #include "workers/engine/pass/kv.h"
 #include "workers/engine/pass/run_impl.h"

@@ -109,11 +109,13 @@ struct model_run {
     void *h;               // (max_tok, d)
     void *out;             // (max_tok, d) what is added to the residual stream next
     void *act;             // (max_tok, ff)
-    // In a model with gates: (max_tok, 2 q + 2 kv) heads and gates as the product gives them, the gradient by them; (max_tok, q or
-    // n_v d_v) what the first half's last product takes; (max_tok, q) the gradient by gates, (max_tok, delta_channels) by a
-    // convolution's output. state (max_seq): the slots of sequences.
-    void *both, *dboth, *mixed, *dgate, *dconv;
-    int32_t *state;
+    // Only of a model with gates (attn_gate, as have all with states):
+    void *both, *dboth;    // (max_tok, 2 q + 2 kv) heads and gates as the product gives them, and the gradient by them
+    void *mixed;           // (max_tok, q or n_v d_v) what the first half's last product takes
+    void *dgate;           // (max_tok, q) gradient by gates
+    // Only of a model with states:
+    void *dconv;                // (max_tok, delta_channels) gradient by a convolution's output
+    int32_t *state;             // (max_seq) the sequences' slots
     void *resf, *hf;            // (max_tok, d) last residual stream and its norm
     float *rstdf;               // (max_tok) of that norm
     void *dres;                 // (max_tok, d) gradient by the residual stream

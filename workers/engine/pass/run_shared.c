@@ -1,21 +1,12 @@
 /* run_shared.c - attention over packed sequences, of which some share their first rows (model_batch.prefix)
  *
- * The samples of a group have one prompt. All of a layer but attention works on rows by themselves, so a prompt's rows are in the batch once.
- * Attention sees every sequence with all of its rows: queries, keys and values of shared ones are copied there, what comes out at a copy is
- * left, and the gradients by copies are added up in order. What a row gives has the bits that it has without sharing. */
+ * The samples of a group have one prompt. All of a layer but attention works on rows by themselves, so a prompt's rows are in the batch
+ * once. Attention sees every sequence with all of its rows: queries, keys and values of shared ones are copied there, what comes out at a
+ * copy is left, and the gradients by copies are added up in order. What a row gives has the bits that it has without sharing. */
 #include <inttypes.h>
 #include <string.h>
 #include "workers/engine/model/model_impl.h"
 #include "workers/engine/pass/run_impl.h"
-
-static int64_t qkv_width(const struct model *m)
-{
-    return (m->c.n_head + 2 * m->c.n_kv_head) * m->c.d_head;
-}
-static int64_t q_width(const struct model *m)
-{
-    return m->c.n_head * m->c.d_head;
-}
 
 /* Is what sequence s shares there, and is there room for all that attention sees? */
 static bool prefix_check(const struct model_run *r, const struct model_batch *b, int64_t s, int64_t seen, struct error *err)
@@ -87,19 +78,19 @@ bool attn_packed(struct model_run *r, const struct acts *a, int64_t l, int64_t n
     const struct model *m = r->m;
     bool shared = r->seen.n > 0;
     void *out = shared ? r->seen_ao : a->ao;
-    return (!shared || see(r, r->seen_qkv, a->qkv, qkv_width(m), err))
+    return (!shared || see(r, r->seen_qkv, a->qkv, config_qkv_width(&m->c, false), err))
            && OP(m->dev, err, attn_fwd, .out = out, .lse = a->lse, .qkv = shared ? r->seen_qkv : a->qkv, .seq = r->seq, .seq_host = r->cu,
                  .n = shared ? r->seen.n : n, .n_seq = r->n_seq, .heads = model_heads(m), .bounds = bounds_of(m, l), .dtype = m->dtype)
            && (!shared
-               || OP(m->dev, err, rows_gather, .y = a->ao, .table = out, .row = r->seen.at, .n = n, .n_row = r->seen.n, .d = q_width(m),
-                     .dtype = m->dtype));
+               || OP(m->dev, err, rows_gather, .y = a->ao, .table = out, .row = r->seen.at, .n = n, .n_row = r->seen.n,
+                     .d = config_mix_width(&m->c, false), .dtype = m->dtype));
 }
 
 /* Nothing comes back to a copy's output: the batch's row has its own. */
 static bool see_dao(struct model_run *r, struct error *err)
 {
     const struct model *m = r->m;
-    int64_t d = q_width(m);
+    int64_t d = config_mix_width(&m->c, false);
     return OP(m->dev, err, mem_fill, .y = r->seen_dao, .size_bytes = (size_t)(r->seen.n * d) * dtype_size(m->dtype))
            && OP(m->dev, err, rows_gather, .y = r->seen_dao, .table = r->dao, .row = r->seen.own, .n = r->seen.n, .n_row = r->n_tok, .d = d,
                  .slice = true, .dtype = m->dtype);
@@ -109,12 +100,14 @@ bool attn_packed_bwd(struct model_run *r, const struct acts *a, int64_t l, struc
 {
     const struct model *m = r->m;
     bool shared = r->seen.n > 0;
-    return (!shared || (see(r, r->seen_qkv, a->qkv, qkv_width(m), err) && see(r, r->seen_ao, a->ao, q_width(m), err) && see_dao(r, err)))
+    return (!shared
+            || (see(r, r->seen_qkv, a->qkv, config_qkv_width(&m->c, false), err)
+                && see(r, r->seen_ao, a->ao, config_mix_width(&m->c, false), err) && see_dao(r, err)))
            && OP(m->dev, err, attn_bwd, .dqkv = shared ? r->seen_dqkv : r->dqkv, .dout = shared ? r->seen_dao : r->dao,
                  .out = shared ? r->seen_ao : a->ao, .lse = a->lse, .qkv = shared ? r->seen_qkv : a->qkv, .seq = r->seq, .seq_host = r->cu,
                  .n = shared ? r->seen.n : r->n_tok, .n_seq = r->n_seq, .heads = model_heads(m), .bounds = bounds_of(m, l),
                  .dtype = m->dtype)
            && (!shared
                || OP(m->dev, err, rows_join, .y = r->dqkv, .x = r->seen_dqkv, .row = r->seen.copy, .first = r->seen.first, .n = r->n_tok,
-                     .n_row = r->seen.n, .d = qkv_width(m), .dtype = m->dtype));
+                     .n_row = r->seen.n, .d = config_qkv_width(&m->c, false), .dtype = m->dtype));
 }

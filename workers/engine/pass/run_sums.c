@@ -3,8 +3,8 @@
  * A model with parts S adds over the rows of qkv, of gate and up and of the head's weight as it does over columns of the other two: S
  * sums in fp32, each of one part's rows, then the tree (ops.h, tree_sum), rounded once. A part is an S-th of the queries' rows, then of the
  * keys' and of the values'; or of gate and of up; or of the vocabulary. Each of these is one chain from 0, and they are added in this
- * order. A device of a team has some neighbouring parts, that is a branch of the tree. The gradient of a norm of each head, whose weight all
- * heads share, is a sum over heads and is cut likewise, where parts are of whole heads. */
+ * order. A device of a team has some neighbouring parts, that is a branch of the tree. The gradient of a norm of each head, whose weight
+ * all heads share, is a sum over heads and is cut likewise, where parts are of whole heads. */
 #include "workers/engine/model/model_impl.h"
 #include "workers/engine/pass/lora_product.h"
 #include "workers/engine/pass/run_impl.h"

@@ -10,11 +10,11 @@
  * A buffer is written again two sums later. Its readers were done by then: they set their mark of the sum between after they had read, and
  * every device has waited for that mark.
  *
- * In a recorded step on different cards nobody meets and there are no marks: the sum's own kernel, or the norm's that follows, waits for the
- * other devices (ops.h, step_meeting), and so each rank's part is a chain of its own in the graph.
+ * In a recorded step on different cards nobody meets and there are no marks: the sum's own kernel, or the norm's that follows, waits for
+ * the other devices (ops.h, step_meeting), and so each rank's part is a chain of its own in the graph.
  *
- * The run that callers have keeps inputs and logits on the first device (run_team). Each rank has a run of its own for its slice, which does
- * what any device's run does but for the embedding and for sums that ranks have parts of (run_rank).
+ * The run that callers have keeps inputs and logits on the first device (run_team). Each rank has a run of its own for its slice, which
+ * does what any device's run does but for the embedding and for sums that ranks have parts of (run_rank).
  *
  * The embedding's rows are read from all slices. Where a rank keeps shards of its slice only, and has whole pieces in turn, all meet before
  * that, when each has bound its part, and after it, before any of them lets another piece take that place. */

@@ -220,6 +220,36 @@ static bool cache_init(struct generator *g, struct error *err)
     return g->cache_token || error_set(err, ERR_NO_MEMORY, "no memory for a prefix cache");
 }
 
+/* Can a generator have this many samples, items and tokens, and the model sequences as long? */
+static bool config_check(const struct generator_config *c, struct error *err)
+{
+    const struct model_config *m = model_config(c->model);
+    if (c->max_seq < 1 || c->max_item < 1 || c->max_seq_tok < 2 || c->max_seq_tok > INT32_MAX)
+        return error_set(err, ERR_SHAPE,
+                         "a generator for %" PRId64 " samples at once, %" PRId64 " items and %" PRId64 " tokens a sequence is not possible",
+                         c->max_seq, c->max_item, c->max_seq_tok);
+    if (c->max_seq_tok > rope_longest(&m->rope, m->max_pos))
+        return error_set(err, ERR_SHAPE,
+                         "sequences of %" PRId64 " tokens are longer than the %" PRId64 " that the model's frequencies hold for",
+                         c->max_seq_tok, rope_longest(&m->rope, m->max_pos));
+    return c->max_seq_tok <= config_longest(m)
+           || error_set(err, ERR_SHAPE, "sequences of %" PRId64 " tokens are longer than the %" PRId64 " that the model takes",
+                        c->max_seq_tok, config_longest(m));
+}
+
+/* Memory for the log-probs of prompts, at temperature 1. */
+static bool reads_init(struct generator *g, struct error *err)
+{
+    g->read_target = calloc((size_t)g->max_tok, sizeof *g->read_target);
+    g->read_logp = calloc((size_t)g->max_tok, sizeof *g->read_logp);
+    g->read_temperature = calloc((size_t)g->max_tok, sizeof *g->read_temperature);
+    if (!g->read_target || !g->read_logp || !g->read_temperature)
+        return error_set(err, ERR_NO_MEMORY, "no memory for the log-probs of a prompt of %" PRId64 " tokens", g->max_tok);
+    for (int64_t i = 0; i < g->max_tok; i++)
+        g->read_temperature[i] = 1;
+    return true;
+}
+
 struct generator *generator_new(const struct generator_config *config, struct error *err)
 {
     bool ok = false;
@@ -231,27 +261,11 @@ struct generator *generator_new(const struct generator_config *config, struct er
     g->config = *config;
     g->version = config->version;
     g->dev = model_device(config->model);
-    const struct model_config *mc = model_config(config->model);
-    if (config->max_seq < 1 || config->max_item < 1 || config->max_seq_tok < 2 || config->max_seq_tok > INT32_MAX) {
-        error_set(err, ERR_SHAPE,
-                  "a generator for %" PRId64 " samples at once, %" PRId64 " items and %" PRId64 " tokens a sequence is not possible",
-                  config->max_seq, config->max_item, config->max_seq_tok);
-        goto out;
-    }
+    TRY(config_check(config, err));
     g->config.max_seq = max_seq_of(g->dev, config->max_seq);
     g->max_row = max_row_of(config);
     g->behind = config->behind == BEHIND_ALWAYS || (config->behind == BEHIND_AUTO && !g->dev->host_memory);
-    if (config->max_seq_tok > rope_longest(&mc->rope, mc->max_pos)) {
-        error_set(err, ERR_SHAPE, "sequences of %" PRId64 " tokens are longer than the %" PRId64 " that the model's frequencies hold for",
-                  config->max_seq_tok, rope_longest(&mc->rope, mc->max_pos));
-        goto out;
-    }
-    if (config->max_seq_tok > config_longest(mc)) {
-        error_set(err, ERR_SHAPE, "sequences of %" PRId64 " tokens are longer than the %" PRId64 " that the model takes",
-                  config->max_seq_tok, config_longest(mc));
-        goto out;
-    }
-    g->vocab = mc->vocab;
+    g->vocab = model_config(config->model)->vocab;
     if (config->prefill_tok <= 0)
         g->config.prefill_tok = prefill_tok_default(g->dev);
     g->max_tok = MAX(g->config.prefill_tok, config->max_seq_tok);
@@ -276,17 +290,7 @@ struct generator *generator_new(const struct generator_config *config, struct er
     TRY((g->logits = mem_new(g->dev, n * line, "logits of a decode step", err)) != NULL);
     TRY((g->prefill_logits = mem_new(g->dev, PREFILL_SEQ_MAX * line, "logits of a prefill", err)) != NULL);
     TRY((g->saved = mem_new(g->dev, line, "first logits of a group", err)) != NULL);
-    if (config->read_watch) {
-        g->read_target = calloc((size_t)g->max_tok, sizeof *g->read_target);
-        g->read_logp = calloc((size_t)g->max_tok, sizeof *g->read_logp);
-        g->read_temperature = calloc((size_t)g->max_tok, sizeof *g->read_temperature);
-        if (!g->read_target || !g->read_logp || !g->read_temperature) {
-            error_set(err, ERR_NO_MEMORY, "no memory for the log-probs of a prompt of %" PRId64 " tokens", g->max_tok);
-            goto out;
-        }
-        for (int64_t i = 0; i < g->max_tok; i++)
-            g->read_temperature[i] = 1;
-    }
+    TRY(!config->read_watch || reads_init(g, err));
     if (config->watch && !g->dev->host_memory)
         TRY((g->logits_host = host_new(g->dev, line, "logits to look at", err)) != NULL);
     TRY(step_init(g, err) && drafts_init(g, err));

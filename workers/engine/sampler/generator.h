@@ -114,9 +114,10 @@ size_t generator_kv_bytes(const struct model *m, int64_t max_seq, int64_t max_se
 /* One round: admit what fits, run waiting prompts in a few prefills of up to prefill_tok tokens, decode one token for every running
  * sample. Does nothing when idle. On failure the generator is empty (generator_clear). */
 MUST_USE bool generator_step(struct generator *g, struct error *err);
-/* Run and record decode steps of every size up to max_seq rows, and run prompts of every number of tokens that has algorithms of its own, so
- * that no later step is the first of its kind: for a server, whose first clients would wait for that. Counts nowhere, and leaves nothing in
- * the prefix cache. Does nothing on a device that records nothing. Only while idle. */
+/* Run and record decode steps of every size up to max_seq rows, and run prompts of every number of tokens that has algorithms of its own,
+ * so that no later step is the first of its kind: for a server, whose first clients would wait for that. Counts nowhere, and leaves
+ * nothing in the prefix cache. Does nothing on a device that records nothing. Only while idle, and when generator_poll has given all
+ * finished groups. On failure the generator is empty (generator_clear). */
 MUST_USE bool generator_warm(struct generator *g, struct error *err);
 /* The next finished group, in the order of finishing; returns it for group_free, NULL: none. */
 struct group *generator_poll(struct generator *g);

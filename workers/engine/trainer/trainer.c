@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include "protocol/base/log.h"
 #include "workers/engine/model/stages.h"
 #include "workers/engine/model/team.h"
 #include "workers/engine/trainer/trainer_impl.h"
@@ -192,6 +193,8 @@ struct trainer *trainer_new(struct model *model, struct model *ref, const struct
     t->ref = ref;
     t->set = *s;
     t->set.share_prompts = prompts_shared(model, s);
+    if (s->share_prompts && !t->set.share_prompts)
+        log_info("a prompt is computed for each of its samples: 'share_prompts' has no effect where layers keep a state of each sequence");
     t->form = state_form_of(model);
     t->dev = model_device(model);
     t->n_flat = model_n_flat(model);
