@@ -20,6 +20,8 @@
 #include "workers/engine/model/safetensors.h"
 #include "workers/engine/pass/pass.h"
 #include "workers/engine/sampler/generator.h"
+#include "workers/engine/trainer/checkpoint.h"
+#include "workers/engine/trainer/state.h"
 
 static void parameters_and_states_are_counted(UNUSED void **state)
 {
@@ -314,6 +316,41 @@ static void what_cannot_be_kept_beside_the_text_part_is_said(UNUSED void **state
     device_free(dev);
 }
 
+/* Its files name the tensors otherwise than the model does. */
+static void masters_of_a_wrapped_model_begin_as_its_files_are(UNUSED void **state)
+{
+    static const struct st_out beside[N_BESIDE] = {
+        { .name = "model.visual.bias", .dtype = ST_BF16, .n_dim = 1, .dim = { 2 }, .data = "abcd" },
+        { .name = "mtp.bias", .dtype = ST_BF16, .n_dim = 1, .dim = { 2 }, .data = "abcd" },
+    };
+    struct trainer_settings set = TRAINER_SETTINGS_DEFAULT;
+    struct device *dev = device_new("cpu:0", 1, &err);
+    char flat[4096], dir[] = "/tmp/wrapped-XXXXXX";
+    golden_dir(flat, sizeof flat, "qwen3-5");
+    assert_non_null(mkdtemp(dir));
+    wrapped_write(flat, dir, beside);
+    set.token_budget_max = 16;
+    struct model *m = model_load(dir, dev, DT_BF16, &err);
+    struct trainer *t = m ? trainer_new(m, NULL, &set, &err) : NULL;
+    struct shards *files = shards_open(flat, &err);
+    if (!t || !files || !checkpoint_masters_begin(t, dir, &err))
+        fail_msg("%s", err.text);
+    float *master = malloc((size_t)trainer_state_n(t, STATE_MASTER) * sizeof *master);
+    assert_true(master && trainer_state_get(t, STATE_MASTER, master, &err));
+    for (int64_t i = 0; i < model_n_tensor(m); i++) {
+        const struct tensor *x = model_tensor(m, i);
+        const struct st_tensor *f = shards_find(files, x->name);
+        assert_true(f && f->dtype == ST_F32);
+        assert_memory_equal(master + x->offset, f->data, f->size_bytes);
+    }
+    free(master);
+    shards_close(files);
+    trainer_free(t);
+    model_free(m);
+    assert_true(dir_remove(dir, &err));
+    device_free(dev);
+}
+
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
@@ -325,6 +362,7 @@ int main(void)
         cmocka_unit_test(sums_in_parts_give_the_gradient_up_to_rounding),
         cmocka_unit_test(a_saved_model_loads_as_the_same_bytes),
         cmocka_unit_test(a_wrapped_model_is_saved_as_it_was_loaded),
+        cmocka_unit_test(masters_of_a_wrapped_model_begin_as_its_files_are),
         cmocka_unit_test(what_cannot_be_kept_beside_the_text_part_is_said),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -206,7 +206,7 @@ static bool files_wider(const struct model *m, const char *dir, bool *wider, str
     struct shards *s = model_shards(m, dir, err);
     *wider = false;
     for (int64_t i = 0; s && !*wider && i < model_n_tensor(m); i++) {
-        const struct st_tensor *f = shards_find(s, model_tensor(m, i)->name);
+        const struct st_tensor *f = file_tensor(model_config(m), s, model_tensor(m, i)->name);
         *wider = f && (f->dtype == ST_F32 || f->dtype == ST_F16);
     }
     bool ok = s != NULL;
