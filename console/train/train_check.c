@@ -85,7 +85,7 @@ static bool adapter_check(struct train *t, struct error *err)
     return identity_adapter(t->identity, full, err);
 }
 
-/* The teacher: its files, its place in memory is the plan's matter, and its tokenizer, which must be the model's. */
+/* The teacher: its files, and its tokenizer, which must be the model's. Its place in memory is the plan's matter. */
 static bool teacher_check(struct train *t, struct error *err)
 {
     struct run_config *c = &t->config;
@@ -101,12 +101,15 @@ static bool teacher_check(struct train *t, struct error *err)
         return error_errno(err, "cannot find the teacher '%s'", dir);
     snprintf(c->teacher, sizeof c->teacher, "%s", full);
     struct tokenizer *own = NULL, *other = NULL;
-    bool ok = (model_files_check(full, &shape, err) && (own = tokenizer_load(from, err)) && (other = tokenizer_load(full, err))
-               && tokenizer_same(own, from, other, full, err) && tokenizer_fits(own, shape.vocab, full, err))
+    if (!model_files_check(full, &shape, err))
+        return error_wrap(err, "'teacher'");
+    bool ok = ((own = tokenizer_load(from, err)) && (other = tokenizer_load(full, err)) && tokenizer_same(own, from, other, full, err)
+               && tokenizer_fits(own, shape.vocab, full, err))
               || error_wrap(err, "'teacher' needs the model's tokenizer, since it reads the model's tokens");
     if (ok && longest > rope_longest(&shape.rope, shape.max_pos))
         ok = error_set(err, ERR_USAGE,
-                       "'teacher' reads at most %" PRId64 " tokens, and 'max_prompt_tokens' and 'max_new_tokens' are %" PRId64 " together",
+                       "'teacher' reads at most %" PRId64 " tokens, and 'max_prompt_tokens' and 'max_new_tokens' are %" PRId64
+                       " together; make them smaller",
                        rope_longest(&shape.rope, shape.max_pos), longest);
     tokenizer_free(own);
     tokenizer_free(other);

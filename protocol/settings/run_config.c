@@ -387,7 +387,7 @@ static bool teacher_check(const struct run_config *c, struct error *err)
         bool is;
         const char *why;
     } not [] = {
-        { "kl_coeff", c->beta > 0, "a teacher takes the reference model's place; leave 'kl_coeff' at 0" },
+        { "kl_coeff", c->beta > 0, "a teacher takes the reference model's place; set 'kl_coeff' to 0" },
         { "tensor_parallel_size", c->tensor_parallel_size > 1, "a teacher is whole on the trainer's device; more trainers are possible" },
         { "pipeline_parallel_size", c->pipeline_parallel_size > 1,
           "a teacher is whole on the trainer's device; more trainers are possible" },

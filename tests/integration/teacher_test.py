@@ -119,6 +119,11 @@ class Teacher(RunCase):
         done = self.dry("tokenizer.yaml", teacher=other)
         self.assertNotEqual(done.returncode, 0)
         self.assertRegex(done.stderr, r"'teacher' needs the model's tokenizer.*token 259 is '<pad>' in .* and '<other>' in ")
+        os.remove(os.path.join(other, "model.safetensors"))
+        done = self.dry("files.yaml", teacher=other)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertRegex(done.stderr, r"'teacher': .*model\.safetensors")
+        self.assertNotIn("needs the model's tokenizer", done.stderr)
 
 
 if __name__ == "__main__":

@@ -105,21 +105,22 @@ bool identity_model(json_t *out, const char *dir, const char *tokenizer_dir, str
            && part_set(out, "tokenizer", &tokenizer, err) && part_set(out, "chat_template", &chat, err);
 }
 
+/* The weights of dir and the file that says what they are, as one part; dir "": nothing is added. */
+static bool weights_part_set(json_t *out, const char *name, const char *dir, const char *config, struct error *err)
+{
+    struct digest part;
+    digest_init(&part, true);
+    return !dir[0] || (file_add(&part, dir, config, err) && weights_add(&part, dir, err) && part_set(out, name, &part, err));
+}
+
 bool identity_adapter(json_t *out, const char *dir, struct error *err)
 {
-    struct digest adapter;
-    digest_init(&adapter, true);
-    return !dir[0]
-           || (file_add(&adapter, dir, "adapter_config.json", err) && weights_add(&adapter, dir, err)
-               && part_set(out, "adapter", &adapter, err));
+    return weights_part_set(out, "adapter", dir, "adapter_config.json", err);
 }
 
 bool identity_teacher(json_t *out, const char *dir, struct error *err)
 {
-    struct digest teacher;
-    digest_init(&teacher, true);
-    return !dir[0]
-           || (file_add(&teacher, dir, "config.json", err) && weights_add(&teacher, dir, err) && part_set(out, "teacher", &teacher, err));
+    return weights_part_set(out, "teacher", dir, "config.json", err);
 }
 
 bool identity_add(json_t *out, const char *name, uint64_t hash, struct error *err)
