@@ -728,8 +728,9 @@ static void a_group_may_come_without_logprobs(UNUSED void **state)
         assert_memory_equal(g->logp, none, (size_t)g->n_tok * sizeof *none);
         assert_true(group_bounds_check(g, 100, &err));
         group_free(g);
-        assert_null(made_by(&(struct posted_rules){ .max_seq_tok = 6, .n_id = 100, .needs_logp = true }, "", tokens, masks, forms[i]));
-        assert_true(err.code == ERR_DATA && strstr(err.text, "'inference_logprobs' is missing"));
+        assert_null(made_by(&(struct posted_rules){ .max_seq_tok = 6, .n_id = 100, .needs_logp = "what a teacher says" }, "", tokens, masks,
+                            forms[i]));
+        assert_true(err.code == ERR_DATA && strstr(err.text, "'inference_logprobs' is missing, and what a teacher says is made of it"));
     }
     struct group *g = made_of("", tokens, masks, "[[1,-1,-1],[1,-1,1,-1]]");
     assert_true(g && !g->no_logp);

@@ -269,7 +269,8 @@ static void a_teacher_moves_an_advantage_by_what_it_holds_likelier(UNUSED void *
     assert_true(advantage_teach(1.5, -1, -3, &h) == 4 && advantage_teach(1.5, -4, -3, &h) == 2.5);
     h.reward_share = 0;
     assert_true(advantage_teach(1.5, -1, -3, &h) == 1);
-    assert_true(loss_needs_sampled(&h) && loss_needs_reference(&h));
+    assert_string_equal(loss_needs_sampled(&h), "what a teacher says of a token");
+    assert_true(loss_needs_reference(&h));
 }
 
 /* Dual clip: beyond its bound a token of A < 0 is worth a constant; below it, and with A > 0, everything is PPO's. */

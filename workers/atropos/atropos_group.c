@@ -162,9 +162,11 @@ struct group *posted_group(const struct scored *posted, const struct posted_rule
     int64_t n_prompt, n_tok = 0;
     bool ok = fields_read(&f, posted, err);
     if (ok && !f.logprobs && rules->needs_logp)
-        ok = error_set(err, ERR_DATA,
-                       "'inference_logprobs' is missing, and the penalty of REINFORCE_PPB is made of it; have the environment post it, or "
-                       "set 'kl_coeff' to 0");
+        ok = error_set(
+            err, ERR_DATA,
+            "'inference_logprobs' is missing, and %s is made of it; have the environment post it, or train with 'kl_coeff' 0 and "
+            "without a 'teacher'",
+            rules->needs_logp);
     for (int64_t i = 0; ok && i < f.n; i++)
         ok = sequence_check(&f, i, rules, err);
     if (!ok)

@@ -12,9 +12,9 @@
 #include "workers/atropos/atropos_data.h"
 
 struct posted_rules {
-    int64_t max_seq_tok;    // longest sequence the trainer has memory for
-    int64_t n_id;           // the tokenizer's ids are below; a model's table may have more rows
-    bool needs_logp;        // the loss is made of the log-probs recorded when sampling (loss.h)
+    int64_t max_seq_tok;       // longest sequence the trainer has memory for
+    int64_t n_id;              // the tokenizer's ids are below; a model's table may have more rows
+    const char *needs_logp;    // what is made of the log-probs recorded when sampling (loss_needs_sampled); NULL: nothing
 };
 /* The group of this item; weight_version is that of posted. Returns it for group_free. NULL: it cannot be trained on, and err says why. */
 struct group *posted_group(const struct scored *posted, const struct posted_rules *rules, int64_t item, struct error *err);

@@ -66,9 +66,11 @@ bool loss_needs_logp(const struct trainer_hyper *h)
     return h->ratio == RATIO_SEQUENCE || h->old == OLD_CURRENT || !isnan(h->rho_clamp.high) || !isnan(h->rho_mask.high);
 }
 
-bool loss_needs_sampled(const struct trainer_hyper *h)
+const char *loss_needs_sampled(const struct trainer_hyper *h)
 {
-    return (h->advantages == ADV_BATCH && h->form.beta > 0) || h->teacher > 0;    // penalty or teacher are in the advantage
+    return h->teacher > 0                                   ? "what a teacher says of a token"
+           : h->advantages == ADV_BATCH && h->form.beta > 0 ? "the penalty of REINFORCE_PPB"
+                                                            : NULL;
 }
 
 bool loss_needs_reference(const struct trainer_hyper *h)

@@ -101,8 +101,9 @@ double advantage_teach(double a, double taught, double sampled, const struct tra
 bool loss_needs_logp(const struct trainer_hyper *h);
 /* Is the loss made of a reference's log-probs: by its penalty, or because the reference is a teacher? */
 bool loss_needs_reference(const struct trainer_hyper *h);
-/* Is the loss made of the log-probs recorded when sampling, before any are computed? Then a group without them cannot be trained on. */
-bool loss_needs_sampled(const struct trainer_hyper *h);
+/* What in the advantages is made of the log-probs recorded when sampling, in words for users. Then a group without them cannot be trained on.
+ * NULL: nothing. */
+const char *loss_needs_sampled(const struct trainer_hyper *h);
 /* Logarithm of the ratio of a sample of n tokens: the mean of logp - old, of those whose mask (n) is 1. */
 double sequence_log_ratio(const float *logp, const float *old, const uint8_t *mask, int64_t n);
 /* What rho did, added up over tokens. */

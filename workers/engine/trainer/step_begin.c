@@ -1,7 +1,7 @@
 /* step_begin.c - the beginning of a step: the batch's samples, their advantages, and the cut into micro-batches
  *
  * Each rank makes all of it, of the same batch, and comes to the same. What a model's run would refuse is refused here, by every rank
- * alike. Only token advantages of ADV_BATCH with a penalty have to wait for the reference (trainer_references). */
+ * alike. Only token advantages of ADV_BATCH with a penalty, and those with a teacher, have to wait for the reference (trainer_references). */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -88,8 +88,7 @@ static bool item_check(const struct trainer *t, const struct item *it, const str
     if (g->n_prompt < 1)
         return error_set(err, ERR_DATA, "item %" PRId64 " has an empty prompt", g->item);
     if (g->no_logp && loss_needs_sampled(h))
-        return error_set(err, ERR_DATA, "item %" PRId64 " has no log-probs, which %s is made of", g->item,
-                         h->teacher > 0 ? "what a teacher says of a token" : "the penalty of REINFORCE_PPB");
+        return error_set(err, ERR_DATA, "item %" PRId64 " has no log-probs, which %s is made of", g->item, loss_needs_sampled(h));
     if (item_rows(it) > longest)
         return error_set(err, ERR_SHAPE, "a sample of item %" PRId64 " has %" PRId64 " tokens; the trainer was made for %" PRId64, g->item,
                          item_rows(it), longest);
@@ -198,8 +197,8 @@ bool trainer_begin(struct trainer *t, const struct group *const *groups, int64_t
     t->n_group = n_group;
     t->n_item = t->n_micro = t->n_reference = 0;
     if (loss_needs_reference(h) && !t->ref)
-        return error_set(err, ERR_USAGE, "a KL coefficient of %g needs a reference model, and the run started without one",
-                         h->teacher > 0 ? h->teacher : (double)h->form.beta);
+        return error_set(err, ERR_USAGE, "a %s of %g needs a reference model, and the run started without one",
+                         h->teacher > 0 ? "'teacher_coeff'" : "KL coefficient", h->teacher > 0 ? h->teacher : (double)h->form.beta);
     TRY(items_make(t, h, err));
     for (int64_t i = 0; i < t->n_item; i++)
         TRY(item_check(t, &t->item[i], h, err));
