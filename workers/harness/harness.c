@@ -4,6 +4,8 @@
 #include <inttypes.h>
 #include <poll.h>
 #include <pthread.h>
+#include <semaphore.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,8 +13,6 @@
 #include <sys/random.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <semaphore.h>
-#include <stdatomic.h>
 #include "protocol/base/bearer.h"
 #include "protocol/base/child.h"
 #include "protocol/base/clock.h"

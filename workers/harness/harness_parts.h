@@ -78,7 +78,7 @@ void session_tell(struct harness *h, struct session *s, json_t *o);
 void end_tell(struct harness *h, struct session *s);
 /* Refuse what waits and what is in flight, because of why. */
 void requests_refuse(struct session *s, const char *why);
-/* The program that runs is not needed any more: it goes within wait_ms, and its requests are refused. */
+/* The program that runs is not needed any more: it is ended, and its requests are refused. */
 void program_end(struct harness *h, struct session *s);
 /* Forget the session's replies and the requests that they answer. */
 void replies_clear(struct session *s);

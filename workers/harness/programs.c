@@ -15,11 +15,11 @@
 #include <string.h>
 #include "protocol/base/clock.h"
 #include "protocol/base/hold.h"
-#include "workers/engine/reward/line_program.h"
 #include "protocol/base/json_text.h"
 #include "protocol/base/log.h"
 #include "protocol/base/thread.h"
 #include "protocol/record/bounds.h"
+#include "workers/engine/reward/line_program.h"
 
 #define REFUSED_MAX 64    // requests of a session that were refused; then it is left out
 #define GRACE_MS 2000     // for a program to end after its reward

@@ -97,7 +97,7 @@ struct engine {
     struct extent_table slices;         // where the slices lie that others get the weights from (publishing.c); empty before the first time
     struct saving saving;
     size_t free_at_start, memory_peak;    // bytes of the device: free before anything was loaded; most seen in use
-    struct model *held[HOLDINGS_MAX];     // (n_held) from here on, made by each load; owned (held.h), the next four borrow
+    struct model *held[HOLDINGS_MAX];     // (n_held) from here on, made by each load; owned (held.h); the pointers down to copy borrow
     size_t n_held;
     const struct model *bare;     // the one of them that is a shape only; NULL: none is
     struct model *model, *ref;    // ref NULL: there is no reference

@@ -69,8 +69,7 @@ static size_t all_weight_bytes(const struct model *m, UNUSED const struct traine
     return (model_is_elsewhere(m) ? model_weight_bytes(m) : model_held_bytes(m)) - sampled;    // what is elsewhere will be whole
 }
 
-const struct keep_form keep_all = { .shares_grad = true,
-                                    .weights = &keep_all,
+const struct keep_form keep_all = { .weights = &keep_all,
                                     .n_state = all_n_state,
                                     .weight_bytes = all_weight_bytes,
                                     .place = all_place,
@@ -201,8 +200,8 @@ static bool shards_host_new(struct trainer *t, size_t each, UNUSED const char *c
 }
 
 #define KEEP_SHARDS                                                                                                                        \
-    .shards = true, .shares_state = true, .n_state = shards_n_state, .n_run = shards_n_run, .run = shards_run,                             \
-    .host_new = shards_host_new, .gather = shards_gather
+    .shards = true, .n_state = shards_n_state, .n_run = shards_n_run, .run = shards_run, .host_new = shards_host_new,                      \
+    .gather = shards_gather
 
 const struct keep_form keep_shards = { KEEP_SHARDS, .weights = &keep_all, .weight_bytes = all_weight_bytes, .place = shards_place };
 

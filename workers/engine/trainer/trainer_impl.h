@@ -203,8 +203,7 @@ struct shards_at {
 /* What one of several ranks keeps of masters, moments and weights. Each form is one table in keep.c:
  * everything; its shards of masters and moments; its shards of the weights too. */
 struct keep_form {
-    bool shards;
-    bool shares_grad, shares_state;     // the other ranks may touch gradient, masters and moments
+    bool shards;                        // the others may touch masters and moments; without, the gradient
     const struct keep_form *weights;    // how the weights are kept: by this form, or everything
     // Elements of state, bytes of the weights, and trainer_weights_place, before there is a trainer.
     int64_t (*n_state)(const struct model *m, const struct trainer_settings *s);

@@ -194,10 +194,10 @@ static void share_walk(struct trainer *t, char *base)
         { (void **)&p->stage, (size_t)stage_n(t->m, &t->set) * 4 },
         { (void **)&p->norm_part, (size_t)t->n_sumsq * sizeof *p->norm_part },
         { (void **)&p->sum, (size_t)keep_most(t->m, t->set.n_rank) * 4, !t->of_team },
-        { (void **)&t->grad, (size_t)t->n_flat * 4, !t->keep->shares_grad },
-        { (void **)&t->state[STATE_MASTER], (size_t)t->n_dev * 4, !t->keep->shares_state || !t->own_master },
-        { (void **)&t->state[STATE_MOMENT1], trainer_moments_bytes(t->m, &t->set, t->n_dev, STATE_MOMENT1), !t->keep->shares_state },
-        { (void **)&t->state[STATE_MOMENT2], trainer_moments_bytes(t->m, &t->set, t->n_dev, STATE_MOMENT2), !t->keep->shares_state },
+        { (void **)&t->grad, (size_t)t->n_flat * 4, t->keep->shards },
+        { (void **)&t->state[STATE_MASTER], (size_t)t->n_dev * 4, !t->keep->shards || !t->own_master },
+        { (void **)&t->state[STATE_MOMENT1], trainer_moments_bytes(t->m, &t->set, t->n_dev, STATE_MOMENT1), !t->keep->shards },
+        { (void **)&t->state[STATE_MOMENT2], trainer_moments_bytes(t->m, &t->set, t->n_dev, STATE_MOMENT2), !t->keep->shards },
     };
     for (size_t i = 0; i < ARRAY_SIZE(part); i++) {
         if (part[i].none)
