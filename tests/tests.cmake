@@ -83,8 +83,8 @@ endif()
 if(RC_FUZZ)
   set(fuzz_bulk rc_wire)
   set(fuzz_choices rc_base kernels/choices.c kernels/choices_file.c)
-  set(fuzz_config rc_base workers/engine/model/config.c workers/engine/model/fields.c workers/engine/model/rope.c
-      workers/engine/model/file_tensors.c workers/engine/model/safetensors.c)
+  set(fuzz_config rc_base workers/engine/model/config.c workers/engine/model/config_counts.c workers/engine/model/fields.c
+      workers/engine/model/rope.c workers/engine/model/file_tensors.c workers/engine/model/safetensors.c)
   set(fuzz_delta rc_base workers/node/bulk/delta.c)
   set(fuzz_equality rc_reward)
   set(fuzz_gguf rc_load)
