@@ -17,14 +17,18 @@ bool bearer_read(char token[BEARER_MAX], const char *path, struct error *err)
     return ok;
 }
 
-bool bearer_matches(const char *token, const char *header)
+bool bearer_is_key(const char *token, const char *key)
 {
-    if (!header || strncasecmp(header, "Bearer ", 7) != 0)
+    if (!key)
         return false;
-    const char *got = header + 7;
-    size_t want_len = strlen(token), len = strlen(got);
+    size_t want_len = strlen(token), len = strlen(key);
     unsigned char diff = want_len != len;
     for (size_t i = 0; i < len && i < BEARER_MAX; i++)
-        diff |= (unsigned char)(got[i] ^ token[i % (want_len ? want_len : 1)]);
+        diff |= (unsigned char)(key[i] ^ token[i % (want_len ? want_len : 1)]);
     return diff == 0;
+}
+
+bool bearer_matches(const char *token, const char *header)
+{
+    return header && strncasecmp(header, "Bearer ", 7) == 0 && bearer_is_key(token, header + 7);
 }

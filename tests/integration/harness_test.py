@@ -187,7 +187,7 @@ def want(status, words, path, body, **more):
 want(401, "no session", "/v1/chat/completions", one, key="rc-00000000000000000000000000000000")
 want(401, "no session", "/v1/chat/completions", one, key="")
 want(401, "no session", "/v1/reward", {"reward": 5}, key="rc-")
-want(404, "", "/v1/responses", one)
+want(404, "", "/v1/embeddings", one)
 want(400, "'reward' must be", "/v1/reward", {"reward": "much"})
 want(400, "'reward' must be", "/v1/reward", b'{"reward": 1e999}')
 want(400, "not UTF-8", "/v1/chat/completions", bytes([123, 255, 125]))

@@ -301,6 +301,46 @@ class Serve(unittest.TestCase):
         parts = [{"role": "user", "content": [{"type": "text", "text": "What is 3+4?"}]}]
         self.assertEqual(self.server.post("/tokenize", messages=parts)["tokens"], r["prompt_token_ids"])
 
+    def events(self, path, **body):
+        """The objects of a stream whose events have names, each of its own name."""
+        with contextlib.closing(self.server.connect()) as c:
+            c.request("POST", path, json.dumps({**body, "stream": True}))
+            r = c.getresponse()
+            assert r.status == 200, r.read()
+            found = re.findall(r"event: (\S+)\ndata: (.*)\n\n", r.read().decode("utf-8"))
+            events = [json.loads(data) for _, data in found]
+            self.assertEqual([e["type"] for e in events], [name for name, _ in found])
+            return events
+
+    def test_messages_and_responses_are_the_chat_in_other_words(self):
+        say = [{"role": "system", "content": "Add."}, {"role": "user", "content": "3+4="}]
+        chat = self.server.post("/v1/chat/completions", messages=say, max_tokens=20, seed=4, return_token_ids=True)
+        message = self.server.post("/v1/messages", system="Add.", messages=say[1:], max_tokens=20, seed=4, return_token_ids=True)
+        response = self.server.post("/v1/responses", instructions="Add.", input="3+4=", max_output_tokens=20, seed=4, return_token_ids=True)
+        text = chat["choices"][0]["message"]["content"]
+        self.assertEqual([message["content"], message["type"], message["role"]], [[{"type": "text", "text": text}], "message", "assistant"])
+        self.assertEqual(response["output"][0]["content"][0]["text"], text)
+        for r in (message, response):
+            self.assertEqual([r["prompt_token_ids"], r["token_ids"]], [chat["prompt_token_ids"], chat["choices"][0]["token_ids"]])
+        usage = message["usage"]
+        self.assertEqual(usage["input_tokens"] + usage["cache_read_input_tokens"], chat["usage"]["prompt_tokens"])
+        self.assertEqual([usage["output_tokens"], response["usage"]["total_tokens"]],
+                         [chat["usage"]["completion_tokens"], chat["usage"]["total_tokens"]])
+        self.assertEqual(self.server.post("/v1/messages/count_tokens", system="Add.", messages=say[1:]),
+                         {"input_tokens": chat["usage"]["prompt_tokens"]})
+        events = self.events("/v1/messages", system="Add.", messages=say[1:], max_tokens=20, seed=4)
+        self.assertEqual("".join(e["delta"]["text"] for e in events if e["type"] == "content_block_delta"), text)
+        self.assertEqual([events[0]["type"], events[-1]["type"]], ["message_start", "message_stop"])
+        events = self.events("/v1/responses", instructions="Add.", input="3+4=", max_output_tokens=20, seed=4)
+        self.assertEqual("".join(e["delta"] for e in events if e["type"] == "response.output_text.delta"), text)
+        self.assertEqual([e["sequence_number"] for e in events], list(range(len(events))))
+        self.assertEqual(events[-1]["response"]["output"][0]["content"][0]["text"], text)
+        long = [{"role": "user", "content": "1" * 3000}]
+        self.assertGreater(self.server.post("/v1/messages/count_tokens", messages=long)["input_tokens"], 1024)
+        status, _, e = self.server.ask("POST", "/v1/messages", dict(messages=long, max_tokens=5))
+        self.assertEqual([status, e["type"], e["error"]["type"]], [400, "error", "invalid_request_error"])
+        self.assertIn("maximum context length", e["error"]["message"])
+
     def test_a_stop_string_over_token_borders_cuts_the_text_and_not_the_ids(self):
         plain = self.server.post("/v1/completions", prompt="12+30=", max_tokens=20, temperature=0, return_token_ids=True)["choices"][0]
         stop = plain["text"][4:7]
@@ -972,9 +1012,9 @@ class Guarded(unittest.TestCase):
             try:
                 self.assertIn("https://", server.line)
                 trust = ssl.create_default_context(cafile=cert)
-                def ask(method, path, token, body=None):
+                def ask(method, path, token, body=None, header="Authorization"):
                     with contextlib.closing(http.client.HTTPSConnection("127.0.0.1", server.port, timeout=LIMIT, context=trust)) as c:
-                        c.request(method, path, body, {"Authorization": token} if token else {})
+                        c.request(method, path, body, {header: token} if token else {})
                         r = c.getresponse()
                         return r.status, json.loads(r.read())
                 self.assertEqual(ask("GET", "/health", None)[0], 200)
@@ -983,6 +1023,8 @@ class Guarded(unittest.TestCase):
                     self.assertEqual(ask("POST", "/v1/completions", wrong, body)[0], 401, wrong)
                     self.assertEqual(ask("GET", "/nothing", wrong)[0], 401)
                 self.assertEqual(ask("POST", "/v1/completions", "Bearer s3cret", body)[0], 200)
+                for key, status in (("s3cret", 200), ("s3cre", 401), ("s3crets", 401), ("Bearer s3cret", 401)):    # as Anthropic's clients do
+                    self.assertEqual(ask("POST", "/v1/completions", key, body, header="X-Api-Key")[0], status, key)
                 for version, spoken in ((ssl.TLSVersion.TLSv1, False), (ssl.TLSVersion.TLSv1_1, False), (ssl.TLSVersion.TLSv1_2, True)):
                     old = ssl.create_default_context(cafile=cert)
                     old.set_ciphers("ALL:@SECLEVEL=0")    # with which this client does speak the old versions

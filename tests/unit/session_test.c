@@ -345,6 +345,46 @@ static void a_session_has_a_bounded_number_of_paths(UNUSED void **state)
     session_free(s);
 }
 
+/* Thinking, a call, and arguments as an object: what Anthropic's clients send back stands for what was drawn. */
+static void a_reply_in_blocks_stands_for_the_text_that_was_drawn(UNUSED void **state)
+{
+    struct session *s = session_new();
+    struct session_config c = config_of(plain);
+    static const char tools[] = "\"tools\":[{\"name\":\"f\"}]";
+    static const char text[] = "<think>hm</think>b <tool_call>{\"name\":\"f\",\"arguments\":{\"x\":1}}</tool_call>\x01";
+    char request[1024];
+    snprintf(request, sizeof request, "{%s,\"messages\":[" USER("x") "]}", tools);
+    draws(s, &c, "/v1/messages", request);
+    json_t *body = drawn(s, &c, text, sizeof text - 1, true);
+    const json_t *content = json_object_get(body, "content");
+    assert_int_equal(json_array_size(content), 3);
+    json_t *next = json_pack("{s:[o, {s:s, s:O}, {s:s, s:[{s:s, s:O, s:s}]}]}", "messages",
+                             json_pack("{s:s, s:s}", "role", "user", "content", "x"), "role", "assistant", "content", content, "role",
+                             "user", "content", "type", "tool_result", "tool_use_id", json_object_get(json_array_get(content, 2), "id"),
+                             "content", "r");
+    json_t *list = json_pack("[{s:s}]", "name", "f");
+    assert_true(next && list && json_object_set_new(next, "tools", list) == 0);
+    char *again = json_text_dump(next, 0);
+    draws(s, &c, "/v1/messages", again);
+    draw(s, &c, "z", false);
+    assert_int_equal(session_n_path(s), 1);    // it went on
+    snprintf(request, sizeof request,
+             "{%s,\"messages\":[" USER("x") ",{\"role\":\"assistant\",\"content\":[{\"type\":\"text\",\"text\":\"b\"}]}," USER("y") "]}",
+             tools);
+    draws(s, &c, "/v1/messages", request);    // without the thinking: another path
+    draw(s, &c, "z", false);
+    assert_int_equal(session_n_path(s), 2);
+    struct sampling sampling;
+    json_t *count = ask(s, &c, "/v1/messages/count_tokens", "{\"messages\":[" USER("x") "]}", &sampling);
+    assert_string_equal(json_string_value(json_object_get(count, "body")), "{\"input_tokens\":19}");    // [user]x, its end, [assistant]
+    assert_int_equal(session_n_path(s), 2);
+    json_decref(count);
+    free(again);
+    json_decref(next);
+    json_decref(body);
+    session_free(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -357,6 +397,7 @@ int main(void)
         cmocka_unit_test(ids_and_texts_go_on_likewise),
         cmocka_unit_test(how_tokens_are_drawn_is_the_runs_to_say),
         cmocka_unit_test(what_cannot_be_drawn_is_refused_in_words_and_changes_nothing),
+        cmocka_unit_test(a_reply_in_blocks_stands_for_the_text_that_was_drawn),
         cmocka_unit_test(a_session_has_a_bounded_number_of_paths),
     };
     return cmocka_run_group_tests(tests, text_setup, text_teardown);

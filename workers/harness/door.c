@@ -166,12 +166,15 @@ static void models_get(void *ctx, UNUSED const struct web_request *q, struct web
 
 // clang-format off
 static const struct web_route routes[] = {
-    { "GET",  "/health",                health_get },
-    { "GET",  "/v1/models",             models_get },
-    { "POST", "/v1/chat/completions",   draw_post },
-    { "POST", "/v1/completions",        draw_post },
-    { "POST", "/inference/v1/generate", draw_post },
-    { "POST", "/v1/reward",             reward_post },
+    { "GET",  "/health",                   health_get },
+    { "GET",  "/v1/models",                models_get },
+    { "POST", "/v1/chat/completions",      draw_post },
+    { "POST", "/v1/completions",           draw_post },
+    { "POST", "/v1/responses",             draw_post },
+    { "POST", "/v1/messages",              draw_post },
+    { "POST", "/v1/messages/count_tokens", draw_post },
+    { "POST", "/inference/v1/generate",    draw_post },
+    { "POST", "/v1/reward",                reward_post },
 };
 // clang-format on
 

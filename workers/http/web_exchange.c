@@ -131,7 +131,8 @@ static void request_admit(struct connection *c)
     if (!config->token && !own_hosts_have(&c->web->hosts, c->head.host))
         refuse(c, 403, "this server is not known by the name in Host; ask it by its address, or let its operator allow the name");
     route_find(c);
-    if (config->token && !(c->route && c->route->open) && !bearer_matches(config->token, http_header(&c->head, "Authorization"))) {
+    if (config->token && !(c->route && c->route->open) && !bearer_matches(config->token, http_header(&c->head, "Authorization"))
+        && !bearer_is_key(config->token, http_header(&c->head, "X-Api-Key"))) {
         c->refused = 0;    // clients without the token do not learn which paths exist
         refuse(c, 401, "this server needs 'Authorization: Bearer TOKEN'");
     }

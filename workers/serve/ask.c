@@ -10,6 +10,8 @@
 #include "workers/engine/template/messages.h"
 #include "workers/engine/template/template.h"
 #include "workers/engine/template/tool_calls.h"
+#include "workers/serve/answer.h"
+#include "workers/serve/dialect.h"
 
 #define OPENAI (1u << ASK_COMPLETION | 1u << ASK_CHAT)
 #define ALL (OPENAI | 1u << ASK_TOKENS | 1u << ASK_VLLM | 1u << ASK_SGLANG)
@@ -415,8 +417,11 @@ static bool field_read(struct ask *a, const struct field *f, const json_t *v, st
 /* Checks that concern several fields. */
 static bool ask_check(struct ask *a, struct error *err)
 {
-    static const char *const prompt_name[] = { "prompt", "messages", "token_ids", "prompt", "text' or 'input_ids" };
-    if (a->form == ASK_CHAT ? json_array_size(a->messages) == 0 : a->n_prompt == 0)
+    static const char *const prompt_name[ASK_FORMS] = { "prompt",   "messages", "token_ids", "prompt", "text' or 'input_ids",
+                                                        "messages", "input" };
+    if (ask_is_chat(a->form) && a->form != ASK_CHAT && a->n != 1)
+        return error_set(err, ERR_DATA, "'n' other than 1 is not supported here");
+    if (ask_is_chat(a->form) ? json_array_size(a->messages) == 0 : a->n_prompt == 0)
         return error_set(err, ERR_DATA, "'%s' is missing or empty", prompt_name[a->form]);
     if (!(a->top_p > 0))
         return error_set(err, ERR_DATA, "'top_p' must be above 0 and at most 1");
@@ -449,14 +454,20 @@ bool ask_parse(struct ask *a, enum ask_form form, const json_t *body, struct err
                        .top_p = 1,
                        .skip_special = true,
                        .add_generation_prompt = true,
-                       .add_special = form != ASK_CHAT,    // chat templates write their own
+                       .add_special = !ask_is_chat(form),    // chat templates write their own
                        .parse_tools = true,
                        .parallel_tools = true };
     const json_t *params = form == ASK_TOKENS || form == ASK_SGLANG ? json_object_get(body, "sampling_params") : NULL;
+    const unsigned bit = ask_is_chat(form) ? CHAT : 1u << form;
+    json_t *chat = NULL;
     bool ok = false;
     if (!json_is_object(body)) {
         error_set(err, ERR_DATA, "the body must be an object");
         goto out;
+    }
+    if (form == ASK_MESSAGES || form == ASK_RESPONSES) {
+        TRY(chat = form == ASK_MESSAGES ? dialect_of_messages(body, err) : dialect_of_responses(body, err));
+        body = chat;
     }
     if (params && !json_is_object(params) && !json_is_null(params)) {
         error_set(err, ERR_DATA, "'sampling_params' must be an object");
@@ -466,13 +477,14 @@ bool ask_parse(struct ask *a, enum ask_form form, const json_t *body, struct err
         const json_t *v = json_object_get(params, fields[i].name);
         if (!v)
             v = json_object_get(body, fields[i].name);
-        if (v && !json_is_null(v) && fields[i].forms & 1u << form)
+        if (v && !json_is_null(v) && fields[i].forms & bit)
             TRY(field_read(a, &fields[i], v, err));
     }
     a->parse_tools = a->parse_tools && json_array_size(a->tools) > 0;
     TRY(ask_check(a, err));
     ok = true;
 out:
+    json_decref(chat);
     if (!ok)
         ask_release(a);
     return ok;
@@ -521,6 +533,7 @@ static bool chat_encode(struct ask *a, const struct ask_text *text, struct error
     a->n_prompt = 1;
     TRY(encoder_encode(text->encoder, buf_text(&rendered), rendered.len, a->add_special ? ENCODE_ADD_SPECIAL : 0, &a->prompt[0].token,
                        err));
+    a->opens_thinking = answer_opens_thinking(buf_text(&rendered), rendered.len);
     ok = true;
 out:
     buf_release(&rendered);
@@ -533,7 +546,7 @@ out:
 bool ask_encode(struct ask *a, const struct ask_text *text, struct error *err)
 {
     int64_t n_read = 0;
-    if (a->form == ASK_CHAT && !chat_encode(a, text, err))
+    if (ask_is_chat(a->form) && !chat_encode(a, text, err))
         return false;
     for (int64_t i = 0; i < a->n_prompt; i++) {
         struct ask_prompt *p = &a->prompt[i];

@@ -1,7 +1,7 @@
-/* ask.h - what a request wants generated, in whichever of the five forms it came
+/* ask.h - what a request wants generated, in whichever of the seven forms it came
  *
- * The forms are those of OpenAI's completions and chat, of vLLM's /inference/v1/generate and /generate, and of SGLang's
- * /generate. A table in ask.c defines the meaning of each field of each form. Unknown fields are ignored, as in all
+ * The forms are those of OpenAI's completions, chat and responses, of Anthropic's messages, of vLLM's /inference/v1/generate and /generate, and
+ * of SGLang's /generate. Messages and responses are read as the chat that they ask for (dialect.h). A table in ask.c defines the meaning of each field of each form. Unknown fields are ignored, as in all
  * these servers; known ones that would change the result and are not supported (penalties, grammars, calls that must be made)
  * are refused unless they are neutral. Made and read by the thread that serves HTTP; the policy's thread only reads it. */
 #pragma once
@@ -26,7 +26,15 @@ enum ask_form {
     ASK_TOKENS,        // /inference/v1/generate
     ASK_VLLM,          // /generate with "prompt"
     ASK_SGLANG,        // /generate with "text" or "input_ids"
+    ASK_MESSAGES,      // /v1/messages
+    ASK_RESPONSES,     // /v1/responses
 };
+#define ASK_FORMS (ASK_RESPONSES + 1)
+/* Is it a conversation, which the chat template renders? */
+static inline bool ask_is_chat(enum ask_form form)
+{
+    return form == ASK_CHAT || form == ASK_MESSAGES || form == ASK_RESPONSES;
+}
 struct ask_prompt {
     char *text;    // owned; NULL: ids were given, or a chat
     size_t len;
@@ -43,6 +51,7 @@ struct ask {
     bool add_generation_prompt;    // chat
     bool parse_tools;              // return tool calls in the text as tool calls
     bool parallel_tools;           // ... all of them; else the first
+    bool opens_thinking;           // the rendered chat ends with <think>, so the sample begins inside
     int64_t n;                     // samples of each prompt
     int64_t max_tok;               // -1: not given; 0: only the prompt is read
     int64_t min_tok;               // no end token and no stop string ends a sample before it has this many

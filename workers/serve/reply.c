@@ -1,4 +1,4 @@
-#include "workers/serve/reply.h"
+#include "workers/serve/reply_parts.h"
 #include <ctype.h>
 #include <inttypes.h>
 #include <math.h>
@@ -12,12 +12,12 @@ static void text_print(struct buf *out, const char *s, size_t len)
     json_text_print(out, s, len, JSON_TEXT_UTF8);
 }
 
-static void string_print(struct buf *out, const char *s)
+void reply_string_print(struct buf *out, const char *s)
 {
     text_print(out, s, strlen(s));
 }
 
-static void ids_print(struct buf *out, const int32_t *id, int64_t n)
+void reply_ids_print(struct buf *out, const int32_t *id, int64_t n)
 {
     buf_char(out, '[');
     for (int64_t i = 0; i < n; i++)
@@ -228,30 +228,36 @@ static void end_print(struct buf *out, const struct job_choice *c, bool has_call
 {
     buf_fmt(out, "\"finish_reason\":\"%s\",\"stop_reason\":", has_calls && c->end == CHOICE_STOP ? "tool_calls" : choice_end_name(c->end));
     if (c->text.stopped_by >= 0)
-        string_print(out, c->text.stop[c->text.stopped_by]);
+        reply_string_print(out, c->text.stop[c->text.stopped_by]);
     else if (c->end == CHOICE_STOP && !tokenizer_is_eos(c->text.decoder.tokenizer, c->stop_token))
         buf_fmt(out, "%d", c->stop_token);
     else
         buf_str(out, "null");
 }
 
-static void usage_print(struct buf *out, const struct serve_job *j)
+struct reply_usage reply_usage_of(const struct serve_job *j)
 {
-    int64_t n_prompt = 0, n_tok = 0, n_cached = 0;
+    struct reply_usage u = { 0 };
     for (int64_t i = 0; i < j->ask.n_prompt; i++) {
-        n_prompt += j->ask.prompt[i].token.n;
-        n_cached += j->choice[i * j->ask.n].n_cached;
+        u.n_prompt += j->ask.prompt[i].token.n;
+        u.n_cached += j->choice[i * j->ask.n].n_cached;
     }
     for (int64_t i = 0; i < j->n_choice; i++)
-        n_tok += j->choice[i].n_tok;
+        u.n_tok += j->choice[i].n_tok;
+    return u;
+}
+
+static void usage_print(struct buf *out, const struct serve_job *j)
+{
+    struct reply_usage u = reply_usage_of(j);
     buf_fmt(out,
             "\"usage\":{\"prompt_tokens\":%" PRId64 ",\"completion_tokens\":%" PRId64 ",\"total_tokens\":%" PRId64
             ",\"prompt_tokens_details\":{\"cached_tokens\":%" PRId64 "}}",
-            n_prompt, n_tok, n_prompt + n_tok, n_cached);
+            u.n_prompt, u.n_tok, u.n_prompt + u.n_tok, u.n_cached);
 }
 
 /* The version of the weights that drew the newest token; with none yet, 0. */
-static int64_t version_of(const struct serve_job *j)
+int64_t reply_version(const struct serve_job *j)
 {
     int64_t version = j->done_version;
     for (int64_t i = 0; i < j->n_choice; i++)
@@ -265,6 +271,21 @@ static const struct token_list *prompt_of(const struct serve_job *j, int64_t cho
     return &j->ask.prompt[choice / j->ask.n].token;
 }
 
+void reply_call_id(struct buf *out, const struct serve_job *j, int64_t choice, int call)
+{
+    buf_fmt(out, "call_%s-%" PRId64 "-%d", j->http.id, choice, call);
+}
+
+void reply_all_ids_print(struct buf *out, const struct serve_job *j)
+{
+    if (!j->ask.return_ids)
+        return;
+    buf_str(out, ",\"prompt_token_ids\":");
+    reply_ids_print(out, prompt_of(j, 0)->id, prompt_of(j, 0)->n);
+    buf_str(out, ",\"token_ids\":");
+    reply_ids_print(out, j->choice[0].token, j->choice[0].n_tok);
+}
+
 static void calls_print(struct buf *out, const struct serve_job *j, const struct tool_calls *calls, int64_t choice, bool indexed)
 {
     buf_char(out, '[');
@@ -272,10 +293,12 @@ static void calls_print(struct buf *out, const struct serve_job *j, const struct
         buf_str(out, i > 0 ? ",{" : "{");
         if (indexed)
             buf_fmt(out, "\"index\":%d,", i);
-        buf_fmt(out, "\"id\":\"call_%s-%" PRId64 "-%d\",\"type\":\"function\",\"function\":{\"name\":", j->http.id, choice, i);
-        string_print(out, calls->call[i].name);
+        buf_str(out, "\"id\":\"");
+        reply_call_id(out, j, choice, i);
+        buf_str(out, "\",\"type\":\"function\",\"function\":{\"name\":");
+        reply_string_print(out, calls->call[i].name);
         buf_str(out, ",\"arguments\":");
-        string_print(out, calls->call[i].arguments);
+        reply_string_print(out, calls->call[i].arguments);
         buf_str(out, "}}");
     }
     buf_char(out, ']');
@@ -289,8 +312,8 @@ static void head_print(struct buf *out, const struct reply_context *x, const str
     else
         buf_fmt(out, "{\"id\":\"%s\",\"object\":\"%s\",", j->http.id, object);
     buf_fmt(out, "\"created\":%.0f,\"model\":", floor(j->created_s));
-    string_print(out, x->model);
-    buf_fmt(out, ",\"system_fingerprint\":\"weights-%" PRId64 "\",\"weight_version\":%" PRId64 ",", version_of(j), version_of(j));
+    reply_string_print(out, x->model);
+    buf_fmt(out, ",\"system_fingerprint\":\"weights-%" PRId64 "\",\"weight_version\":%" PRId64 ",", reply_version(j), reply_version(j));
 }
 
 /* The tool calls of an answer, as many as its request allows. False: no memory. */
@@ -365,11 +388,11 @@ static void openai_print(struct buf *out, const struct reply_context *x, const s
         end_print(out, c, has_calls);
         if (j->ask.return_ids || j->ask.form == ASK_TOKENS) {
             buf_str(out, ",\"token_ids\":");
-            ids_print(out, c->token, c->n_tok);
+            reply_ids_print(out, c->token, c->n_tok);
         }
         if (j->ask.return_ids && j->ask.form == ASK_COMPLETION) {
             buf_str(out, ",\"prompt_token_ids\":");
-            ids_print(out, prompt_of(j, i)->id, prompt_of(j, i)->n);
+            reply_ids_print(out, prompt_of(j, i)->id, prompt_of(j, i)->n);
         }
         if (j->read && j->ask.tell_read && j->ask.form == ASK_COMPLETION) {
             buf_str(out, ",\"prompt_logprobs\":");
@@ -385,7 +408,7 @@ static void openai_print(struct buf *out, const struct reply_context *x, const s
     }
     if (j->ask.return_ids && j->ask.form == ASK_CHAT) {
         buf_str(out, "\"prompt_token_ids\":");
-        ids_print(out, prompt_of(j, 0)->id, prompt_of(j, 0)->n);
+        reply_ids_print(out, prompt_of(j, 0)->id, prompt_of(j, 0)->n);
         buf_char(out, ',');
     }
     usage_print(out, j);
@@ -424,18 +447,18 @@ static void vllm_print(struct buf *out, const struct reply_context *x, const str
         buf_char(out, ']');
     }
     buf_str(out, j->ask.logprobs ? "],\"prompt_token_ids\":" : ",\"prompt_token_ids\":");
-    ids_print(out, j->ask.prompt[0].token.id, j->ask.prompt[0].token.n);
+    reply_ids_print(out, j->ask.prompt[0].token.id, j->ask.prompt[0].token.n);
     buf_str(out, ",\"token_ids\":[");
     for (int64_t i = 0; i < j->n_choice; i++) {
         buf_str(out, i ? "," : "");
-        ids_print(out, j->choice[i].token, j->choice[i].n_tok);
+        reply_ids_print(out, j->choice[i].token, j->choice[i].n_tok);
     }
     buf_char(out, ']');
     for (int64_t i = 0; j->read && i < j->ask.n_prompt; i++) {
         buf_str(out, i > 0 ? "," : j->ask.is_list ? ",\"prompt_logprobs\":[" : ",\"prompt_logprobs\":");
         prompt_logprobs_print(out, x, j, i);
     }
-    buf_fmt(out, j->read && j->ask.is_list ? "],\"weight_version\":%" PRId64 "}" : ",\"weight_version\":%" PRId64 "}", version_of(j));
+    buf_fmt(out, j->read && j->ask.is_list ? "],\"weight_version\":%" PRId64 "}" : ",\"weight_version\":%" PRId64 "}", reply_version(j));
 }
 
 /* The weights that drew each range of tokens: [{"version", "start", "end"}]. */
@@ -514,7 +537,7 @@ static void sglang_end_print(struct buf *out, const struct job_choice *c)
         buf_fmt(out, ",\"length\":%" PRId64, c->n_tok);
     if (c->end == CHOICE_STOP && c->text.stopped_by >= 0) {
         buf_str(out, ",\"matched\":");
-        string_print(out, c->text.stop[c->text.stopped_by]);
+        reply_string_print(out, c->text.stop[c->text.stopped_by]);
     } else if (c->end == CHOICE_STOP) {
         buf_fmt(out, ",\"matched\":%d", c->stop_token);
     }
@@ -529,13 +552,13 @@ static void sglang_choice_print(struct buf *out, const struct reply_context *x, 
     buf_fmt(out, "{%s\"text\":", more);
     text_print(out, buf_text(&c->text.text), text_end);
     buf_str(out, ",\"output_ids\":");
-    ids_print(out, c->token, c->n_tok);
+    reply_ids_print(out, c->token, c->n_tok);
     buf_fmt(out, ",\"meta_info\":{\"id\":\"%s\",\"finish_reason\":", j->http.id);
     sglang_end_print(out, c);
     buf_fmt(out,
             ",\"prompt_tokens\":%" PRId64 ",\"completion_tokens\":%" PRId64 ",\"cached_tokens\":%" PRId64 ",\"weight_version\":\"%" PRId64
             "\",\"weight_versions\":",
-            prompt_of(j, i)->n, c->n_tok, c->n_cached, version_of(j));
+            prompt_of(j, i)->n, c->n_tok, c->n_cached, reply_version(j));
     versions_print(out, c);
     for (int top = 0; top < 2 && j->ask.logprobs && (!top || j->ask.n_top > 0); top++) {
         if (j->read) {
@@ -567,6 +590,8 @@ void reply_print(struct buf *out, const struct reply_context *x, const struct se
     case ASK_TOKENS: openai_print(out, x, j); return;
     case ASK_VLLM: vllm_print(out, x, j); return;
     case ASK_SGLANG: sglang_print(out, x, j); return;
+    case ASK_MESSAGES: messages_print(out, x, j); return;
+    case ASK_RESPONSES: responses_print(out, x, j); return;
     }
 }
 
@@ -581,7 +606,7 @@ static void event_print(struct buf *out, const struct reply_context *x, const st
     head_print(out, x, j, chat ? "chat.completion.chunk" : "text_completion");
     if (j->ask.return_ids && !c->began && i % j->ask.n == 0 && chat) {
         buf_str(out, "\"prompt_token_ids\":");
-        ids_print(out, prompt_of(j, i)->id, prompt_of(j, i)->n);
+        reply_ids_print(out, prompt_of(j, i)->id, prompt_of(j, i)->n);
         buf_char(out, ',');
     }
     buf_fmt(out, "\"choices\":[{\"index\":%" PRId64 ",", i);
@@ -610,11 +635,11 @@ static void event_print(struct buf *out, const struct reply_context *x, const st
         buf_str(out, "\"finish_reason\":null");
     if (j->ask.return_ids || j->ask.form == ASK_TOKENS) {
         buf_str(out, ",\"token_ids\":");
-        ids_print(out, c->token + c->sent_tok, c->n_tok - c->sent_tok);
+        reply_ids_print(out, c->token + c->sent_tok, c->n_tok - c->sent_tok);
     }
     if (j->ask.return_ids && j->ask.form == ASK_COMPLETION && !c->began) {
         buf_str(out, ",\"prompt_token_ids\":");
-        ids_print(out, prompt_of(j, i)->id, prompt_of(j, i)->n);
+        reply_ids_print(out, prompt_of(j, i)->id, prompt_of(j, i)->n);
     }
     buf_str(out, "}]}\n\n");
     c->sent_text = text_end;
@@ -705,6 +730,8 @@ static void sglang_stream(struct buf *out, const struct reply_context *x, struct
 bool reply_stream(struct buf *out, const struct reply_context *x, struct serve_job *j)
 {
     bool events = j->ask.form != ASK_VLLM;    // else lines
+    if (j->ask.form == ASK_MESSAGES || j->ask.form == ASK_RESPONSES)
+        return j->ask.form == ASK_MESSAGES ? messages_stream(out, x, j) : responses_stream(out, x, j);
     if (!j->failed && j->ask.form == ASK_VLLM)
         vllm_stream(out, x, j);
     else if (!j->failed && j->ask.form == ASK_SGLANG)

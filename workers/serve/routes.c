@@ -103,10 +103,23 @@ static bool model_check(const struct serve *s, const struct ask *ask, struct err
     return !ask->model || strcmp(ask->model, s->reply.model) == 0 || serve_model_unknown(s, ask->model, err);
 }
 
+/* A request of this form failed: the answer in the shape that its clients know. */
+static void ask_fail(enum ask_form form, struct web_answer *a, const struct error *err)
+{
+    char text[ERROR_TEXT_BYTES];
+    serve_fail(a, err);
+    if (form != ASK_MESSAGES)
+        return;
+    error_tell(err, text);
+    buf_clear(&a->body);
+    anthropic_error_print(&a->body, a->status, text);
+}
+
 static void generate(struct serve *s, enum ask_form form, const struct web_request *q, struct web_answer *a)
 {
-    static const char *const prefix[] = {
-        [ASK_COMPLETION] = "cmpl", [ASK_CHAT] = "chatcmpl", [ASK_TOKENS] = "gen", [ASK_VLLM] = "gen", [ASK_SGLANG] = "gen",
+    static const char *const prefix[ASK_FORMS] = {
+        [ASK_COMPLETION] = "cmpl", [ASK_CHAT] = "chatcmpl", [ASK_TOKENS] = "gen",     [ASK_VLLM] = "gen",
+        [ASK_SGLANG] = "gen",      [ASK_MESSAGES] = "msg",  [ASK_RESPONSES] = "resp",
     };
     struct error err;
     struct ask ask = { .n = 0 };
@@ -134,7 +147,7 @@ out:
         job_start(s, j, stream, a);
     } else {
         serve_job_drop(j);
-        serve_fail(a, &err);
+        ask_fail(form, a, &err);
     }
 }
 
@@ -146,6 +159,16 @@ static void completions_post(void *ctx, const struct web_request *q, struct web_
 static void chat_post(void *ctx, const struct web_request *q, struct web_answer *a)
 {
     generate(ctx, ASK_CHAT, q, a);
+}
+
+static void messages_post(void *ctx, const struct web_request *q, struct web_answer *a)
+{
+    generate(ctx, ASK_MESSAGES, q, a);
+}
+
+static void responses_post(void *ctx, const struct web_request *q, struct web_answer *a)
+{
+    generate(ctx, ASK_RESPONSES, q, a);
 }
 
 static void tokens_post(void *ctx, const struct web_request *q, struct web_answer *a)
@@ -202,6 +225,25 @@ out:
     ask_release(&ask);
     if (!ok)
         serve_fail(a, &err);
+}
+
+/* How many tokens the model would read for a request of /v1/messages. */
+static void count_tokens_post(void *ctx, const struct web_request *q, struct web_answer *a)
+{
+    struct serve *s = ctx;
+    struct error err;
+    struct ask ask = { .n = 0 };
+    struct ask_text text = s->text;
+    json_t *body = serve_body_read(q, false, a);
+    if (!body)
+        return;
+    text.max_seq_tok = INT32_MAX;    // whoever counts wants to know by how much it is too long
+    if (ask_parse(&ask, ASK_MESSAGES, body, &err) && model_check(s, &ask, &err) && ask_encode(&ask, &text, &err))
+        buf_fmt(&a->body, "{\"input_tokens\":%" PRId64 "}", ask.prompt[0].token.n);
+    else
+        ask_fail(ASK_MESSAGES, a, &err);
+    ask_release(&ask);
+    json_decref(body);
 }
 
 static void detokenize_post(void *ctx, const struct web_request *q, struct web_answer *a)
@@ -360,7 +402,7 @@ static void job_print(void *ctx, struct http_job *job, struct web_answer *a)
     struct serve *s = ctx;
     const struct serve_job *j = serve_job_of(job);
     if (j->failed)
-        serve_fail(a, &j->err);
+        ask_fail(j->ask.form, a, &j->err);
     else if (j->kind == JOB_GENERATE)
         reply_print(&a->body, &s->reply, j);
     else if (j->kind == JOB_ADAPTER_LOAD || j->kind == JOB_ADAPTER_UNLOAD)
@@ -390,6 +432,9 @@ static const struct web_route routes[] = {
     { "GET",  "/v1/models/",               model_get, .rest = true },
     { "POST", "/v1/completions",           completions_post },
     { "POST", "/v1/chat/completions",      chat_post },
+    { "POST", "/v1/responses",             responses_post },
+    { "POST", "/v1/messages",              messages_post },
+    { "POST", "/v1/messages/count_tokens", count_tokens_post },
     { "POST", "/inference/v1/generate",    tokens_post },
     { "POST", "/generate",                 generate_post },
     { "POST", "/tokenize",                 tokenize_post },

@@ -43,6 +43,12 @@ struct prompt_logps {
     int32_t *rank;            // from 1: the likeliest token
     struct top_token *top;    // (n, ask.n_read) likeliest first; NULL: not asked for
 };
+/* The blocks that messages and responses are made of (reply_parts.h). */
+enum block_kind {
+    BLOCK_NONE,
+    BLOCK_THINKING,
+    BLOCK_TEXT,
+};
 /* One sample, as far as it has been generated. */
 struct job_choice {
     int32_t *token;           // (n_tok) owned, as the next three; room for cap
@@ -56,7 +62,11 @@ struct job_choice {
     int32_t stop_token;    // the end token that ended it; -1: none
     // how much of it a stream has sent; used by the HTTP side
     int64_t sent_tok;
-    size_t sent_text;
+    size_t sent_text;         // with blocks: of the block of text
+    size_t sent_thinking;     // of the block of thinking, and the next three: with blocks
+    enum block_kind block;    // that is open
+    int n_block;              // blocks that are complete
+    int64_t n_event;
     bool began, ended;
 };
 struct serve_job {

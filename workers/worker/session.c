@@ -269,21 +269,38 @@ static bool refusal_make(const struct session *s, const struct error *why, char 
 
 /* ---- requests ---- */
 
-static const char *content_of(const json_t *message)
+static const char *text_of(const json_t *message, const char *key)
 {
-    const char *text = json_string_value(json_object_get(message, "content"));
+    const char *text = json_string_value(json_object_get(message, key));
     return text ? text : "";
 }
 
-/* Does the message say what this reply said: the content, and the calls by name, arguments and id? */
+/* Are these the same arguments? Anthropic's clients send them as an object, which is written in another way than it was drawn. */
+static bool arguments_same(const json_t *a, const json_t *b)
+{
+    if (json_equal(a, b))
+        return true;
+    json_t *x = json_is_string(a) ? json_str_read(json_string_value(a), 0, NULL) : NULL;
+    json_t *y = json_is_string(b) ? json_str_read(json_string_value(b), 0, NULL) : NULL;
+    bool same = x && y && json_equal(x, y);
+    json_decref(x);
+    json_decref(y);
+    return same;
+}
+
+/* Does the message say what this reply said: the content, the thinking, and the calls by name, arguments and id? */
 static bool message_is(const json_t *message, const json_t *reply)
 {
     const json_t *a = json_object_get(message, "tool_calls"), *b = json_object_get(reply, "tool_calls");
-    if (strcmp(content_of(message), content_of(reply)) != 0 || json_array_size(a) != json_array_size(b))
+    if (strcmp(text_of(message, "content"), text_of(reply, "content")) != 0
+        || strcmp(text_of(message, "reasoning_content"), text_of(reply, "reasoning_content")) != 0
+        || json_array_size(a) != json_array_size(b))
         return false;
     for (size_t i = 0; i < json_array_size(a); i++) {
         const json_t *x = json_array_get(a, i), *y = json_array_get(b, i);
-        if (!json_equal(json_object_get(x, "function"), json_object_get(y, "function"))
+        const json_t *f = json_object_get(x, "function"), *g = json_object_get(y, "function");
+        if (!json_equal(json_object_get(f, "name"), json_object_get(g, "name"))
+            || !arguments_same(json_object_get(f, "arguments"), json_object_get(g, "arguments"))
             || !json_equal(json_object_get(x, "id"), json_object_get(y, "id")))
             return false;
     }
@@ -320,13 +337,41 @@ static bool form_find(const char *path, enum ask_form *form)
     static const struct {
         const char *path;
         enum ask_form form;
-    } forms[] = { { "/v1/chat/completions", ASK_CHAT }, { "/v1/completions", ASK_COMPLETION }, { "/inference/v1/generate", ASK_TOKENS } };
+    } forms[] = { { "/v1/chat/completions", ASK_CHAT },
+                  { "/v1/completions", ASK_COMPLETION },
+                  { "/v1/responses", ASK_RESPONSES },
+                  { "/v1/messages", ASK_MESSAGES },
+                  { "/inference/v1/generate", ASK_TOKENS } };
     for (size_t i = 0; path && i < ARRAY_SIZE(forms); i++)
         if (strcmp(forms[i].path, path) == 0) {
             *form = forms[i].form;
             return true;
         }
     return false;
+}
+
+#define COUNT_PATH "/v1/messages/count_tokens"
+
+/* The reply that says how many tokens a request of Anthropic's has. The messages that are replies count as they were drawn. */
+static bool count_make(const struct session *s, const struct session_config *c, const json_t *request, char **text, struct error *err)
+{
+    struct ask a = { .n = 0 };
+    struct ask_text as = c->text;
+    struct buf body = BUF_INIT;
+    json_t *o = json_str_read(json_string_value(json_object_get(request, "body")), JSON_REJECT_DUPLICATES, NULL);
+    bool ok = json_is_object(o) || error_set(err, ERR_DATA, "the body must be a JSON object");
+    as.max_seq_tok = INT32_MAX;    // who counts wants to know by how much it is too long
+    if (ok && ask_parse(&a, ASK_MESSAGES, o, err) && drawn_put(s, &a, err) && ask_encode(&a, &as, err)) {
+        buf_fmt(&body, "{\"input_tokens\":%" PRId64 "}", a.prompt[0].token.n);
+        *text = reply_make(s, 200, false, &body);
+        ok = *text || error_set(err, ERR_NO_MEMORY, "no memory for a reply");
+    } else {
+        ok = false;
+    }
+    json_decref(o);
+    ask_release(&a);
+    buf_release(&body);
+    return ok;
 }
 
 /* What a session does not answer. */
@@ -357,10 +402,10 @@ static bool request_read(const struct session *s, const struct session_config *c
     }
     TRY(ask_parse(a, form, o, err));
     TRY(ask_check(a, err));
-    TRY(form != ASK_CHAT || drawn_put(s, a, err));
+    TRY(!ask_is_chat(form) || drawn_put(s, a, err));
     TRY(ask_encode(a, &c->text, err));
-    *by_ids = form != ASK_CHAT && !a->prompt[0].text;
-    if (form == ASK_CHAT)
+    *by_ids = !ask_is_chat(form) && !a->prompt[0].text;
+    if (ask_is_chat(form))
         TRY(ask_render(a, &c->text, text, err));
     else if (!*by_ids)
         TRY(buf_add(text, a->prompt[0].text, a->prompt[0].len) || error_set(err, ERR_NO_MEMORY, "no memory for a prompt"));
@@ -419,6 +464,11 @@ bool session_ask(struct session *s, const struct session_config *c, const json_t
     snprintf(s->ask, sizeof s->ask, "%s", ask ? ask : "");
     serve_job_drop(s->job);
     s->job = NULL;
+    const char *route = json_string_value(json_object_get(request, "path"));
+    if (route && strcmp(route, COUNT_PATH) == 0) {
+        TRY(count_make(s, c, request, text, &why));
+        return true;
+    }
     TRY(request_read(s, c, request, &a, &said, &by_ids, &why));
     from = start_find(s, c, base, &said, by_ids ? &a.prompt[0].token : NULL);
     TRY(rest_make(s, c, &from, &a, &said, by_ids, &rest, &why));
@@ -495,12 +545,38 @@ static bool drawn_text(struct session *s, const struct session_config *c, int32_
     return p->by_ids || tokenizer_decode(c->text.tokenizer, id, ends ? n - 1 : n, false, &p->text);
 }
 
-/* Keep what the client gets to see of the reply, a chat's message, beside its text. */
-static void said_add(struct session *s, const struct buf *body, const char *raw, size_t n_raw)
+/* The message of a reply in blocks, as its client sends it back and dialect.h reads it. NULL: no memory. */
+static json_t *blocks_message(const struct serve_job *j)
 {
-    json_t *o = json_text_read(buf_text(body), body->len, JSON_ALLOW_NUL, NULL);
-    json_t *message = json_object_get(json_array_get(json_object_get(o, "choices"), 0), "message");
-    struct said x = { .message = json_incref(message), .raw = malloc(n_raw + 1), .n_raw = n_raw };
+    struct answer_parts a;
+    json_t *calls = json_array(), *m = NULL;
+    if (!calls || !reply_answer(&a, j, &j->choice[0])) {
+        json_decref(calls);
+        return NULL;
+    }
+    bool ok = true;
+    for (int i = 0; ok && i < a.calls.n; i++) {
+        struct buf id = BUF_INIT;
+        reply_call_id(&id, j, 0, i);
+        json_t *call = json_pack("{s:s, s:{s:s, s:s}}", "id", buf_text(&id), "function", "name", a.calls.call[i].name, "arguments",
+                                 a.calls.call[i].arguments);
+        ok = call && json_array_append_new(calls, call) == 0;
+        buf_release(&id);
+    }
+    if (ok)
+        m = json_pack("{s:o, s:o, s:O}", "content", json_stringn(a.content, a.n_content), "reasoning_content",
+                      json_stringn(a.thinking, a.n_thinking), "tool_calls", calls);
+    answer_release(&a);
+    json_decref(calls);
+    return m;
+}
+
+/* Keep what the client gets to see of the reply, a message, beside its text. */
+static void said_add(struct session *s, const struct serve_job *j, const struct buf *body, const char *raw, size_t n_raw)
+{
+    json_t *o = j->ask.form == ASK_CHAT ? json_text_read(buf_text(body), body->len, JSON_ALLOW_NUL, NULL) : NULL;
+    json_t *message = o ? json_incref(json_object_get(json_array_get(json_object_get(o, "choices"), 0), "message")) : blocks_message(j);
+    struct said x = { .message = message, .raw = malloc(n_raw + 1), .n_raw = n_raw };
     json_decref(o);
     if (x.raw && n_raw > 0)
         memcpy(x.raw, raw, n_raw);
@@ -528,8 +604,8 @@ char *session_reply(struct session *s, const struct session_config *c, int64_t v
     j->http.done = true;
     if (ok)
         reply_print(&body, &c->reply, j);
-    if (ok && j->ask.form == ASK_CHAT && j->choice[0].text.stopped_by < 0)    // else its client has less of it than was drawn
-        said_add(s, &body, buf_text(&p->text) + before, p->text.len - before);
+    if (ok && ask_is_chat(j->ask.form) && j->choice[0].text.stopped_by < 0)    // else its client has less of it than was drawn
+        said_add(s, j, &body, buf_text(&p->text) + before, p->text.len - before);
     if (ok && j->ask.stream)
         reply_stream(&events, &c->reply, j);
     char *text = ok ? reply_make(s, 200, j->ask.stream, j->ask.stream ? &events : &body) : NULL;
