@@ -87,7 +87,8 @@ __global__ static void policy_loss_kernel(struct policy_loss a)
     double w = a.weight[i], q = w == 0 ? 1 : exp((double)a.logp[i] - a.logp_old[i]);
     double r = w == 0 || !a.log_ratio ? q : exp((double)a.log_ratio[i]), rho = a.rho ? a.rho[i] : 1;
     double x = w == 0 || !a.logp_ref ? 0 : (double)a.logp_ref[i] - a.logp[i], beta = a.logp_ref ? a.form.beta : 0;
-    token_term pg = policy_term(&a.form, r, a.logp[i], a.adv[i]), kl = kl_term(&a.form, x, q);
+    token_point p = { a.logp[i], a.logp_old[i], r, a.adv[i] };
+    token_term pg = policy_term(&a.form, &p), kl = kl_term(&a.form, x, q);
     a.coef[i] = w == 0 ? 0 : (float)(w * (rho * pg.coef + beta * kl.coef));
     if (a.loss)
         a.loss[i] = w == 0 ? 0 : (float)(w * (rho * pg.loss + beta * kl.loss));

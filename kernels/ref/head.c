@@ -69,7 +69,8 @@ bool policy_loss_ref(UNUSED struct device *dev, const struct policy_loss *a, UNU
         double w = a->weight[i], q = w == 0 ? 1 : exp((double)a->logp[i] - a->logp_old[i]);
         double r = w == 0 || !a->log_ratio ? q : exp(a->log_ratio[i]), rho = a->rho ? a->rho[i] : 1;
         double x = w == 0 || !a->logp_ref ? 0 : (double)a->logp_ref[i] - a->logp[i];
-        struct token_term pg = policy_term(&a->form, r, a->logp[i], a->adv[i]), kl = kl_term(&a->form, x, q);
+        struct token_term pg = policy_term(&a->form, &(struct token_point){ a->logp[i], a->logp_old[i], r, a->adv[i] }),
+                          kl = kl_term(&a->form, x, q);
         double beta = a->logp_ref ? a->form.beta : 0;
         a->coef[i] = w == 0 ? 0 : (float)(w * (rho * pg.coef + beta * kl.coef));
         if (a->loss)

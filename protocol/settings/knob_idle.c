@@ -72,11 +72,23 @@ static bool has_clip(const struct run_config *c, const char *form)
 }
 static bool no_range(const struct run_config *c)
 {
-    return has_clip(c, "sapo") || has_clip(c, "gpg");
+    return has_clip(c, "sapo") || has_clip(c, "gpg") || has_clip(c, "vespo") || has_clip(c, "dro");
 }
-static bool not_ppo(const struct run_config *c)
+static bool not_dual(const struct run_config *c)
 {
-    return !has_clip(c, "ppo");
+    return !has_clip(c, "ppo") && !has_clip(c, "dppo_tv") && !has_clip(c, "dppo_kl");
+}
+static bool own_ratio(const struct run_config *c)
+{
+    return has_clip(c, "gmpo") || has_clip(c, "vespo") || has_clip(c, "gpg") || has_clip(c, "dro");
+}
+static bool not_vespo(const struct run_config *c)
+{
+    return !has_clip(c, "vespo");
+}
+static bool not_dro(const struct run_config *c)
+{
+    return !has_clip(c, "dro");
 }
 static bool not_sapo(const struct run_config *c)
 {
@@ -269,9 +281,15 @@ static const struct idle_rule {
     { "cache_length", no_punishment, "'soft_over_length_punishment' is false" },
     { "ppb_as_upstream", not_batch, "it is for 'advantages' batch, as 'algo' REINFORCE_PPB sets them" },
     { "loss_constant", not_constant, "it is for 'loss_variation' constant" },
-    { "clip_eps_low", no_range, "'clip_form' sapo and gpg have no range" },
-    { "clip_eps_high", no_range, "'clip_form' sapo and gpg have no range" },
-    { "clip_dual", not_ppo, "it is for 'clip_form' ppo" },
+    { "ratio_level", own_ratio, "'clip_form' gmpo and vespo take the response's ratio, gpg and dro none" },
+    { "clip_eps_low", no_range, "'clip_form' sapo, gpg, vespo and dro have no range" },
+    { "clip_eps_high", no_range, "'clip_form' sapo, gpg, vespo and dro have no range" },
+    { "clip_dual", not_dual, "it is for 'clip_form' ppo, dppo_tv and dppo_kl" },
+    { "vespo_k_pos", not_vespo, "it is for 'clip_form' vespo" },
+    { "vespo_lambda_pos", not_vespo, "it is for 'clip_form' vespo" },
+    { "vespo_k_neg", not_vespo, "it is for 'clip_form' vespo" },
+    { "vespo_lambda_neg", not_vespo, "it is for 'clip_form' vespo" },
+    { "dro_beta", not_dro, "it is for 'clip_form' dro" },
     { "sapo_temperature_pos", not_sapo, "it is for 'clip_form' sapo" },
     { "sapo_temperature_neg", not_sapo, "it is for 'clip_form' sapo" },
     { "kl_estimator", no_kl_form, "there is no penalty in the loss: 'kl_coeff' is 0, or 'advantages' batch has it in them, as k3" },

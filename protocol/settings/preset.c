@@ -15,6 +15,10 @@
  *   SAPO     arXiv 2511.20347, section 4, and TRL's defaults: the soft gate at 1 and 1.05, no penalty. No sample is skipped: the gate does that
  *   LUSPO    arXiv 2602.05261, section 5.1: GSPO with each response's term times its length, clip 2e-3 and 2.5e-3, no penalty. TRL's form
  *            divides by the number of responses, which is a constant divisor of 1
+ *   GMPO     arXiv 2507.20673, section 4: the geometric mean of ratios, each kept in e^-0.4 to e^0.4; no penalty
+ *   VESPO    arXiv 2602.10693, and TRL's defaults: the soft weight of a whole response, token level, no penalty. No sample is skipped
+ *   DPPO_TV, DPPO_KL
+ *            arXiv 2602.04879, as verl has them: bounds of 0.2 on a probability's change, ratios of at most 20, token level, no penalty
  *
  * The presets: an algorithm with the settings that its origin trains with.
  *   open_instruct  the defaults of grpo_fast.py as of August 2026. Its old log-probs are those of the step itself, and what samples are
@@ -58,6 +62,24 @@ static const struct preset_row {
     { "algo", "LUSPO", "loss_variation", "constant" },
     { "algo", "LUSPO", "loss_constant", "1" },
     { "algo", "LUSPO", "kl_coeff", "0" },
+    { "algo", "GMPO", "clip_form", "gmpo" },
+    { "algo", "GMPO", "clip_eps_low", "0.4" },
+    { "algo", "GMPO", "clip_eps_high", "0.4" },
+    { "algo", "GMPO", "kl_coeff", "0" },
+    { "algo", "VESPO", "clip_form", "vespo" },
+    { "algo", "VESPO", "loss_variation", "token_level" },
+    { "algo", "VESPO", "kl_coeff", "0" },
+    { "algo", "VESPO", "skip_threshold", "0" },
+    { "algo", "DPPO_TV", "clip_form", "dppo_tv" },
+    { "algo", "DPPO_TV", "clip_dual", "20" },
+    { "algo", "DPPO_TV", "loss_variation", "token_level" },
+    { "algo", "DPPO_TV", "kl_coeff", "0" },
+    { "algo", "DPPO_TV", "skip_threshold", "0" },
+    { "algo", "DPPO_KL", "clip_form", "dppo_kl" },
+    { "algo", "DPPO_KL", "clip_dual", "20" },
+    { "algo", "DPPO_KL", "loss_variation", "token_level" },
+    { "algo", "DPPO_KL", "kl_coeff", "0" },
+    { "algo", "DPPO_KL", "skip_threshold", "0" },
 
     { "preset", "open_instruct", "advantages", "centered" },
     { "preset", "open_instruct", "loss_variation", "token_level" },

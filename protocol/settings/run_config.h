@@ -103,6 +103,8 @@ struct run_config {
     double clip_eps_low, clip_eps_high;
     double clip_dual;    // 0: off
     double sapo_temperature_pos, sapo_temperature_neg;
+    double vespo_k_pos, vespo_lambda_pos, vespo_k_neg, vespo_lambda_neg;
+    double dro_beta;
     char loss_variation[16];
     int64_t loss_constant;    // tokens; 0: max_new_tokens
     double beta;              // KL coefficient

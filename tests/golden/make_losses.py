@@ -81,10 +81,48 @@ def atropos(r, a, lp, lo, hi):
     return torch.where(a >= 0, -torch.minimum(r * a, c * a), -torch.maximum(r * a, c * a))
 
 
+def dppo(measure, c):
+    """verl's compute_policy_loss_dppo_tv and _kl with clip_ratio_c = c."""
+    def term(r, a, lp, lo, hi):
+        p = torch.exp(lp).detach()
+        was = p / r.detach()
+        moved = measure(p, was)
+        beyond = torch.where(a > 0, (p > was) & (moved > hi), (p < was) & (moved > lo))
+        return torch.where(beyond, 0.0, -r.detach().clamp(max=c) * a * lp)
+    return term
+
+
+def tv(p, was):
+    return (p - was).abs()
+
+
+def binary_kl(p, was):
+    return was * torch.log(was / p) + (1 - was) * torch.log((1 - was + 1e-8) / (1 - p + 1e-8))
+
+
+def dro(r, a, lp, lo, hi, beta=0.5):
+    """verl's compute_policy_loss_dro with dro_beta = beta."""
+    return -(lp * a - beta / 2 * torch.log(r) ** 2)
+
+
 def gspo_sample(new, old, a, lo, hi):
-    """The term of one whole response, GSPO eq. 5 (a: one number), autograd through the mean."""
+    """All terms of one whole response, GSPO eq. 5 (a: one number), autograd through the mean."""
     s = torch.exp((new - old).mean())
-    return -torch.minimum(s * a, s.clamp(1 - lo, 1 + hi) * a)
+    return -torch.minimum(s * a, s.clamp(1 - lo, 1 + hi) * a) * len(new)
+
+
+def gmpo_sample(new, old, a, lo, hi):
+    """verl's compute_policy_loss_geo_mean."""
+    d = new - old
+    kept = torch.sign(a) * torch.minimum(torch.sign(a) * d, torch.sign(a) * d.clamp(-lo, hi))
+    return -torch.exp(kept.mean()) * a * len(new)
+
+
+def vespo_sample(new, old, a, lo, hi):
+    """TRL's loss_type vespo, with its default k and lambda."""
+    k, lam = (2.0, 3.0) if a >= 0 else (3.0, 2.0)
+    w = torch.exp((new - old).detach().sum())
+    return -(torch.exp(lam + k * torch.log(w) - lam * w) * a * new).sum()
 
 
 def through(backward, forward):
@@ -104,8 +142,8 @@ KL = {
 PLAIN = dict(adv=deviation, term=ppo, lo=0.2, hi=0.2, level="sample", kl="k3", beta=0.0)
 CASES = {
     "DR_GRPO": dict(adv=centered, level="constant"),
-    "GSPO": dict(sequence=True, lo=0.05, hi=0.06),
-    "GSPO-token": dict(sequence=True, lo=0.05, hi=0.06, level="token"),
+    "GSPO": dict(whole=gspo_sample, lo=0.05, hi=0.06),
+    "GSPO-token": dict(whole=gspo_sample, lo=0.05, hi=0.06, level="token"),
     "CISPO": dict(term=cispo, lo=1.0, hi=0.3, level="token"),
     "atropos": dict(adv=population, term=atropos),
     "k1": dict(beta=0.5, kl="k1"),
@@ -117,7 +155,13 @@ CASES = {
     "dual-clip": dict(term=dual_clip),
     "SAPO": dict(term=sapo),
     "GPG": dict(adv=centered, term=gpg, level="token"),
-    "LUSPO": dict(sequence=True, lo=0.05, hi=0.06, level="sum"),
+    "LUSPO": dict(whole=gspo_sample, lo=0.05, hi=0.06, level="sum"),
+    "GMPO": dict(whole=gmpo_sample, lo=0.1, hi=0.12),
+    "VESPO": dict(whole=vespo_sample, level="token"),
+    "DPPO_TV": dict(term=dppo(tv, 1.2), lo=5e-4, hi=4e-4, level="token"),
+    "DPPO_KL": dict(term=dppo(binary_kl, 1.2), lo=4e-5, hi=3e-5, level="token"),
+    "DRO": dict(term=dro),
+    "mask-kl": dict(mask=("kl", 0.0, 0.05)),
     "teacher": dict(beta=0.0, teacher=0.5, rewards=1.0),
     "teacher-alone": dict(beta=0.0, teacher=2.0, rewards=0.0, level="token"),
     "open_instruct": dict(adv=centered, hi=0.272, level="token", beta=0.05, current=True, clamp=("token", 0.0, 1.2)),
@@ -138,7 +182,7 @@ CASES = {
 def rho(level, d):
     """Of each token, whatever the level."""
     value = {"token": torch.exp(d), "sequence": torch.exp(d.sum()), "geometric": torch.exp(d.mean()),
-             "tv": (torch.exp(d) - 1).abs().mean()}[level]
+             "tv": (torch.exp(d) - 1).abs().mean(), "kl": -d.mean()}[level]
     return value.expand(len(d)) if value.dim() == 0 else value
 
 
@@ -150,12 +194,13 @@ def correction(case, now, sampled, a):
     if "mask" in case:
         level, low, high = case["mask"]
         r = rho(level, d)
-        out = (r > high) & (d * a > 0) if level == "tv" else (r < low) | (r > high)
+        out = {"tv": (r > high) & (d * a > 0), "kl": (r > high) & (a < 0)}.get(level, (r < low) | (r > high))
         factor = torch.where(out, torch.zeros(()), factor)
     return factor
 
 
-def loss_of(case, model, ref, groups):
+def loss_of(case, model, ref, groups, logprobs=logprobs):
+    """logprobs(model or ref, prompt, tokens) are those of a response."""
     c = {**PLAIN, **case}
     n_sample = sum(len(samples) for _, samples in groups)
     n_tok = sum(len(tok) for _, samples in groups for tok, _, _ in samples)
@@ -171,8 +216,8 @@ def loss_of(case, model, ref, groups):
             if "teacher" in c:    # sampled-token reverse KL as an advantage: verl's k1 with use_policy_gradient
                 a = c["rewards"] * a + c["teacher"] * (base - sampled)
             divide = {"sample": n_sample * len(tok), "token": n_tok, "constant": n_sample * MAX_NEW, "sum": n_sample}[c["level"]]
-            if c.get("sequence"):    # a whole response's term counts as much as all of its tokens
-                policy = gspo_sample(new, old, a, c["lo"], c["hi"]) * len(tok)
+            if "whole" in c:
+                policy = c["whole"](new, old, a, c["lo"], c["hi"])
             else:
                 policy = (factor * c["term"](r, a, new, c["lo"], c["hi"])).sum()
             penalty = KL[c["kl"]](new, base, r).sum() if c["beta"] else 0

@@ -15,10 +15,10 @@ EDITS = {
         "workers/controller/step_metrics.c": [("    metric_own(s, M_REWARD, mean);\n", "    metric_own(s, M_REWARD, mean);\n    metric_own(s, M_GROWN, mean);\n")],
     },
     "form of the loss": {
-        "kernels/policy_form.h": [("    CLIP_GPG,\n", "    CLIP_GPG,\n    CLIP_GROWN,\n"),
+        "kernels/policy_form.h": [("    CLIP_DRO,\n", "    CLIP_DRO,\n    CLIP_GROWN,\n"),
                                   ("    case CLIP_ATROPOS: break;\n", "    case CLIP_GROWN:\n    case CLIP_ATROPOS: break;\n"),
                                   ("    case CLIP_CISPO: break;\n", "    case CLIP_CISPO: break;\n    case CLIP_GROWN: return 0;\n")],
-        "protocol/settings/knobs.c": [('"ppo|cispo|atropos|sapo|gpg"', '"ppo|cispo|atropos|sapo|gpg|grown"')],
+        "protocol/settings/knobs.c": [('"ppo|cispo|atropos|sapo|gpg|gmpo|vespo|dppo_tv|dppo_kl|dro"', '"ppo|cispo|atropos|sapo|gpg|gmpo|vespo|dppo_tv|dppo_kl|dro|grown"')],
     },
     "message": {
         "protocol/wire/message.h": [("    MSG_STEPS,\n", "    MSG_GROWN,\n    MSG_STEPS,\n")],
@@ -66,7 +66,7 @@ class Rows(unittest.TestCase):
         self.assertRegex(self.grown.ask("metrics"), r"`train/grown` .*controller.*a metric that was added")
 
     def test_a_form_of_the_loss_is_a_choice(self):
-        self.assertRegex(self.grown.ask("settings"), r"`clip_form` .*ppo, cispo, atropos, sapo, gpg, grown")
+        self.assertRegex(self.grown.ask("settings"), r"`clip_form` .*ppo, cispo, atropos, sapo, gpg, gmpo, vespo, dppo_tv, dppo_kl, dro, grown")
 
     def test_a_message_is_in_the_protocol(self):
         self.assertRegex(self.grown.program_of("messages.c", MESSAGES), r"### `grown`: console → controller\na message that was added\.")

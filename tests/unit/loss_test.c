@@ -198,6 +198,9 @@ static void rho_is_bounded_by_token_and_by_sample(UNUSED void **state)
           2,
           "d A above 0: the first and the last have moved where they should" },
         { { none, none, RHO_TOKEN }, { 0, 0.95, RHO_TV }, { 1, 1, 1 }, 0, 0, "2.75 / 3 is below" },
+        { { none, none, RHO_TOKEN }, { 0, 0.1, RHO_KL }, { 1, 1, 1 }, 0, 0, "the mean of -d, 0, is below" },
+        { { none, none, RHO_TOKEN }, { 0, -0.1, RHO_KL }, { 1, 0, 0 }, 0, 2, "above: bad tokens are left out" },
+        { { none, none, RHO_TOKEN }, { 0, -0.1, RHO_KL }, { 1, 0, 0 }, 0, 2, "and the others have no weight by it", OLD_CURRENT },
         { { none, none, RHO_TOKEN }, { 0.5, 5, RHO_TOKEN }, { 2, 2, 0 }, 0, 1, "IcePop alone weighs by rho inside", OLD_CURRENT },
         { { none, none, RHO_TOKEN }, { 0.5, 5, RHO_TOKEN }, { 1, 1, 0 }, 0, 1, "the ratio has rho in it already", OLD_SAMPLED },
         { { none, none, RHO_TOKEN }, { 0.9, 1.1, RHO_SEQUENCE }, { 1, 1, 1 }, 0, 0, "the product, 1, is the weight", OLD_CURRENT },
@@ -230,8 +233,9 @@ static void rho_is_bounded_by_token_and_by_sample(UNUSED void **state)
         assert_memory_equal(&apart, &s, sizeof s);
         assert_true(got6[1] == got[0] && got6[3] == got[1] && got6[4] == got[2]);
         assert_true(got6[0] == 1 && got6[2] == 1 && got6[5] == 1);
-        assert_true(sequence_log_ratio(now6, was6, some, 6) == sequence_log_ratio(now, was, all, 3));
-        assert_true(fabs(sequence_log_ratio(now, was, all, 3)) < 1e-6 && fabs(sequence_log_ratio(now, was, all, 2) - (double)two) < 1e-6);
+        assert_true(sequence_log_ratio(&h.form, now6, was6, adv6, some, 6) == sequence_log_ratio(&h.form, now, was, adv, all, 3));
+        assert_true(fabs(sequence_log_ratio(&h.form, now, was, adv, all, 3)) < 1e-6);
+        assert_true(fabs(sequence_log_ratio(&h.form, now, was, adv, all, 2) - (double)two) < 1e-6);
     }
 }
 
@@ -242,19 +246,24 @@ static void each_clip_counts_its_own_tokens(UNUSED void **state)
         double adv, ratio;
         int want;
     } cases[] = {
-        { CLIP_PPO, 1, 1.5, 1 },     { CLIP_PPO, -1, 1.5, 0 },     { CLIP_PPO, -1, 0.5, -1 },    { CLIP_PPO, 1, 0.5, 0 },
-        { CLIP_ATROPOS, 1, 1.5, 1 }, { CLIP_ATROPOS, -1, 1.5, 1 }, { CLIP_ATROPOS, -1, 0.5, 0 }, { CLIP_ATROPOS, 0, 1.5, 0 },
-        { CLIP_CISPO, -1, 1.5, 1 },  { CLIP_CISPO, 1, 0.5, -1 },   { CLIP_CISPO, 0, 1.5, 0 },    { CLIP_CISPO, 1, 1.1, 0 },
-        { CLIP_SAPO, -1, 1.5, 0 },   { CLIP_GPG, 1, 0.1, 0 },
+        { CLIP_PPO, 1, 1.5, 1 },     { CLIP_PPO, -1, 1.5, 0 },     { CLIP_PPO, -1, 0.5, -1 },     { CLIP_PPO, 1, 0.5, 0 },
+        { CLIP_ATROPOS, 1, 1.5, 1 }, { CLIP_ATROPOS, -1, 1.5, 1 }, { CLIP_ATROPOS, -1, 0.5, 0 },  { CLIP_ATROPOS, 0, 1.5, 0 },
+        { CLIP_CISPO, -1, 1.5, 1 },  { CLIP_CISPO, 1, 0.5, -1 },   { CLIP_CISPO, 0, 1.5, 0 },     { CLIP_CISPO, 1, 1.1, 0 },
+        { CLIP_SAPO, -1, 1.5, 0 },   { CLIP_GPG, 1, 0.1, 0 },      { CLIP_GMPO, 1, 1.3, 1 },      { CLIP_GMPO, 1, 1.2, 0 },
+        { CLIP_GMPO, -1, 1.3, 0 },   { CLIP_GMPO, -1, 0.8, -1 },   { CLIP_GMPO, 1, 0.8, 0 },      { CLIP_VESPO, 1, 9, 0 },
+        { CLIP_DPPO_TV, 1, 2.3, 1 }, { CLIP_DPPO_TV, 1, 1.9, 0 },  { CLIP_DPPO_TV, 1, 0.1, 0 },   { CLIP_DPPO_TV, -1, 0.1, 0 },
+        { CLIP_DPPO_KL, 1, 3.6, 1 }, { CLIP_DPPO_KL, 1, 2.3, 0 },  { CLIP_DPPO_KL, -1, 0.1, -1 }, { CLIP_DPPO_KL, -1, 3.6, 0 },
     };
     struct trainer_hyper h;
+    const double was = log(0.16);
     trainer_hyper_init(&h);
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         h.form.clip = cases[i].clip;
-        int side = policy_side(&h.form, cases[i].ratio, cases[i].adv);
+        int side = policy_side(&h.form, &(struct token_point){ was + log(cases[i].ratio), was, cases[i].ratio, cases[i].adv });
         if (side != cases[i].want)
             fail_msg("case %zu: %d", i, side);
-        struct token_term t = policy_term(&h.form, INFINITY, 800, 0);    // the ratio overflows where a log-prob has risen by 710
+        struct token_term t = policy_term(&h.form,
+                                          &(struct token_point){ 800, 0, INFINITY, 0 });    // a log-prob has risen by more than 710
         if (h.form.clip != CLIP_PPO && !(t.loss == 0 && t.coef == 0))
             fail_msg("case %zu: a token without an advantage has the term %g, %g", i, t.loss, t.coef);
     }
@@ -287,8 +296,9 @@ static void a_bad_token_far_beyond_the_range_is_let_go_by_the_dual_clip(UNUSED v
     trainer_hyper_init(&h);
     h.form.clip_dual = 3;
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
-        struct token_term t = policy_term(&h.form, cases[i].ratio, -1, cases[i].adv);
-        assert_int_equal(policy_side(&h.form, cases[i].ratio, cases[i].adv), cases[i].side);
+        struct token_point p = { -1, -1 - log(cases[i].ratio), cases[i].ratio, cases[i].adv };
+        struct token_term t = policy_term(&h.form, &p);
+        assert_int_equal(policy_side(&h.form, &p), cases[i].side);
         assert_true(fabs(t.loss - cases[i].loss) < 1e-6 && fabs(t.coef - cases[i].coef) < 1e-6);    // 0.2 in fp32
     }
 }
@@ -319,6 +329,11 @@ static void words_mean_what_they_say(UNUSED void **state)
     MEANS("clip_form", "atropos", form.clip, CLIP_ATROPOS);
     MEANS("clip_form", "sapo", form.clip, CLIP_SAPO);
     MEANS("clip_form", "gpg", form.clip, CLIP_GPG);
+    MEANS("clip_form", "gmpo", form.clip, CLIP_GMPO);
+    MEANS("clip_form", "vespo", form.clip, CLIP_VESPO);
+    MEANS("clip_form", "dppo_tv", form.clip, CLIP_DPPO_TV);
+    MEANS("clip_form", "dppo_kl", form.clip, CLIP_DPPO_KL);
+    MEANS("clip_form", "dro", form.clip, CLIP_DRO);
     MEANS("kl_estimator", "k1", form.kl, KL_K1);
     MEANS("kl_estimator", "k2", form.kl, KL_K2);
     MEANS("kl_estimator", "k3", form.kl, KL_K3);
@@ -335,13 +350,15 @@ static void words_mean_what_they_say(UNUSED void **state)
     MEANS("rho_mask_level", "sequence", rho_mask.level, RHO_SEQUENCE);
     MEANS("rho_mask_level", "geometric", rho_mask.level, RHO_GEOMETRIC);
     MEANS("rho_mask_level", "tv", rho_mask.level, RHO_TV);
+    MEANS("rho_mask_level", "kl", rho_mask.level, RHO_KL);
     MEANS("weight_decay_on", "all", decay_matrices, false);
     MEANS("weight_decay_on", "matrices", decay_matrices, true);
 #undef MEANS
     c.max_new_tokens = 77;
     trainer_hyper_of(&h, &c, 0, 1);
     assert_true(h.loss_constant == 77);    // 0: the longest response
-    assert_true(h.form.clip_dual == 0 && h.form.sapo_pos == 1 && h.form.sapo_neg == 1.05f);
+    assert_true(h.form.clip_dual == 0 && h.form.sapo_pos == 1 && h.form.sapo_neg == 1.05f && h.form.dro_beta == 0.05f);
+    assert_true(h.form.vespo_k[0] == 2 && h.form.vespo_l[0] == 3 && h.form.vespo_k[1] == 3 && h.form.vespo_l[1] == 2);    // TRL's
 }
 
 static void presets_are_colossalchats(UNUSED void **state)

@@ -611,7 +611,7 @@ static bool policy_loss_of(struct run *r, enum clip_form clip, enum kl_form kl, 
     return OP(r->dev, &r->err, policy_loss, .logp = logp, .logp_old = values_of(r, n, DT_F32, -1, 0.3),
               .logp_ref = r->size & 1 ? values_of(r, n, DT_F32, -1, 0.3) : NULL, .adv = floats(r, n), .weight = floats(r, n), .n = n,
               .log_ratio = whole ? values_of(r, n, DT_F32, 0, 0.3) : NULL, .rho = whole ? values_of(r, n, DT_F32, 1, 0.3) : NULL,
-              .form = { clip, kl, 0.2f, 0.28f, 0.05f, 1.5f, 1, 1.05f }, .coef = result_of(r, "coef", n, DT_F32),
+              .form = { clip, kl, 0.2f, 0.28f, 0.05f, 1.5f, 1, 1.05f, { 2, 3 }, { 3, 2 }, 0.3f }, .coef = result_of(r, "coef", n, DT_F32),
               .loss = result_of(r, "loss", n, DT_F32), .ratio = result_of(r, "ratio", n, DT_F32));
 }
 static bool policy_loss_case(struct run *r)
@@ -641,6 +641,26 @@ static bool policy_loss_sapo_case(struct run *r)
 static bool policy_loss_gpg_case(struct run *r)
 {
     return policy_loss_of(r, CLIP_GPG, KL_K3_THROUGH, r->size & 2);
+}
+static bool policy_loss_gmpo_case(struct run *r)
+{
+    return policy_loss_of(r, CLIP_GMPO, KL_K3, true);
+}
+static bool policy_loss_vespo_case(struct run *r)
+{
+    return policy_loss_of(r, CLIP_VESPO, KL_K3, true);
+}
+static bool policy_loss_dppo_tv_case(struct run *r)
+{
+    return policy_loss_of(r, CLIP_DPPO_TV, KL_K3, r->size & 2);
+}
+static bool policy_loss_dppo_kl_case(struct run *r)
+{
+    return policy_loss_of(r, CLIP_DPPO_KL, KL_K3, r->size & 2);
+}
+static bool policy_loss_dro_case(struct run *r)
+{
+    return policy_loss_of(r, CLIP_DRO, KL_K3, false);
 }
 static bool blend_case(struct run *r)
 {
@@ -884,6 +904,11 @@ static const struct {
     { "policy_loss k3_ratio", policy_loss_k3_ratio_case, 1e-6 },
     { "policy_loss sapo", policy_loss_sapo_case, 1e-6 },
     { "policy_loss gpg", policy_loss_gpg_case, 1e-6 },
+    { "policy_loss gmpo", policy_loss_gmpo_case, 1e-6 },
+    { "policy_loss vespo", policy_loss_vespo_case, 1e-6 },
+    { "policy_loss dppo_tv", policy_loss_dppo_tv_case, 1e-6 },
+    { "policy_loss dppo_kl", policy_loss_dppo_kl_case, 1e-6 },
+    { "policy_loss dro", policy_loss_dro_case, 1e-6 },
     { "sample_fwd", sample_case, 1e-6 },
     { "sumsq and clip_coef", clip_case, 1e-6 },
     { "adamw", adamw_case, 1e-6 },
@@ -2099,6 +2124,18 @@ static void tokens_beyond_the_clip_range_get_no_gradient(UNUSED void **state)
         { CLIP_SAPO, 2.0f,  1.0f, -1.57289547f, -2.92423431f, "sapo: sigmoid(1) is 0.73105858" },
         { CLIP_SAPO, 2.0f, -1.0f,  0.83994868f, 1.76159416f, "sapo: sigmoid(2), twice as steep below 0" },
         { CLIP_GPG, 5.0f,  2.0f, -2.0f, -2.0f * 1.60943791f, "gpg: the ratio does not count" },
+        { CLIP_GMPO, 1.3f,  1.0f, -1.3f, -1.3f, "gmpo: ln 1.3 is below 0.28" },
+        { CLIP_GMPO, 1.4f,  1.0f,  0.0f, -1.4f, "gmpo: ln 1.4 is above, so only the response's ratio counts" },
+        { CLIP_GMPO, 0.8f, -1.0f,  0.0f, 0.8f, "gmpo: ln 0.8 is below -0.2" },
+        { CLIP_VESPO, 1.0f,  2.0f, -2.0f, 0.0f, "vespo: a fresh sample has the policy gradient" },
+        { CLIP_VESPO, 2.0f,  1.0f, -4 * 0.04978707f, -4 * 0.04978707f * 0.69314718f, "vespo: 2^2 e^(3 - 6)" },
+        { CLIP_VESPO, 2.0f, -1.0f,  8 * 0.13533528f, 8 * 0.13533528f * 0.69314718f, "vespo: 2^3 e^(2 - 4)" },
+        { CLIP_DPPO_TV, 0.9f, -1.0f,  0.9f, 0.9f * -0.10536052f, "dppo_tv: a probability that has moved by 0.1" },
+        { CLIP_DPPO_TV, 0.7f, -1.0f,  0.0f, 0.0f, "dppo_tv: by 0.3" },
+        { CLIP_DPPO_TV, 0.7f,  1.0f, -0.7f, -0.7f * -0.35667494f, "dppo_tv: by 0.3 against its advantage" },
+        { CLIP_DPPO_KL, 0.9f, -1.0f,  0.9f, 0.9f * -0.10536052f, "dppo_kl: ln 1 / 0.9 is below 0.2" },
+        { CLIP_DPPO_KL, 0.7f, -1.0f,  0.0f, 0.0f, "dppo_kl: ln 1 / 0.7 is above" },
+        { CLIP_DRO, 2.0f,  1.0f, -1 + 0.5f * 0.69314718f, -0.69314718f + 0.25f * 0.48045301f, "dro: pulled back by half of ln 2" },
     };
     // clang-format on
     struct device *dev = device_of(getenv("OPS_DEVICE") ? getenv("OPS_DEVICE") : "cpu:0", NULL, 1);
@@ -2107,7 +2144,14 @@ static void tokens_beyond_the_clip_range_get_no_gradient(UNUSED void **state)
         float logp = logf(rules[i].ratio), zero = 0, one = 1, coef, loss, *dev_coef = mem_take(&r, 4), *dev_loss = mem_take(&r, 4);
         assert_true(OP(dev, &r.err, policy_loss, .coef = dev_coef, .loss = dev_loss, .logp = put(&r, &logp, 4),
                        .logp_old = put(&r, &zero, 4), .adv = put(&r, &rules[i].adv, 4), .weight = put(&r, &one, 4), .n = 1,
-                       .form = { .clip = rules[i].clip, .clip_low = 0.2f, .clip_high = 0.28f, .sapo_pos = 1, .sapo_neg = 2 }));
+                       .form = { .clip = rules[i].clip,
+                                 .clip_low = 0.2f,
+                                 .clip_high = 0.28f,
+                                 .sapo_pos = 1,
+                                 .sapo_neg = 2,
+                                 .vespo_k = { 2, 3 },
+                                 .vespo_l = { 3, 2 },
+                                 .dro_beta = 0.5f }));
         get(&r, &coef, dev_coef, 4);
         get(&r, &loss, dev_loss, 4);
         if (fabsf(coef - rules[i].want) > 1e-6f || fabsf(loss - rules[i].loss) > 1e-6f)
@@ -2124,7 +2168,7 @@ static void the_policy_loss_has_its_derivative(UNUSED void **state)
     static const float ratio[] = { 0.5f, 0.9f, 1.0f, 1.1f, 1.6f }, adv[] = { -1.5f, 0, 0.7f };
     struct device *dev = device_of(getenv("OPS_DEVICE") ? getenv("OPS_DEVICE") : "cpu:0", NULL, 1);
     enum {
-        N_CLIP = CLIP_GPG + 1,
+        N_CLIP = CLIP_DRO + 1,
         N_KL = KL_K3_THROUGH + 1,
     };
     for (int i = 0; i < N_CLIP * N_KL * 5 * 3; i++) {
@@ -2138,7 +2182,8 @@ static void the_policy_loss_has_its_derivative(UNUSED void **state)
             float logp = side == 2 ? at : side ? at + step : at - step, *dev_coef = mem_take(&r, 4), *dev_loss = mem_take(&r, 4);
             assert_true(OP(dev, &r.err, policy_loss, .coef = dev_coef, .loss = dev_loss, .logp = put(&r, &logp, 4),
                            .logp_old = put(&r, &old, 4), .logp_ref = put(&r, &ref, 4), .rho = put(&r, &rho, 4), .adv = put(&r, &a, 4),
-                           .weight = put(&r, &weight, 4), .n = 1, .form = { clip, kl, 0.2f, 0.28f, 0.3f, 1.4f, 1, 1.5f }));
+                           .weight = put(&r, &weight, 4), .n = 1,
+                           .form = { clip, kl, 0.2f, 0.28f, 0.3f, 1.4f, 1, 1.5f, { 2, 3 }, { 3, 2 }, 0.5f }));
             get(&r, &coef, dev_coef, 4);
             if (side < 2)
                 get(&r, &loss[side], dev_loss, 4);
@@ -2148,6 +2193,17 @@ static void the_policy_loss_has_its_derivative(UNUSED void **state)
         /* CISPO's c has no gradient: the slope has c' A logp in it where c moves */
         if (clip == CLIP_CISPO && r0 > 0.8 && r0 < 1.28)
             slope += (double)weight * (double)rho * r0 * (double)a * (double)at;
+        /* nor has DPPO's, which no token near the old probability of 0.78 has left: 0.39 has, downwards, and 1.25 upwards but for the KL */
+        bool left = (r0 < 0.6 && a < 0) || (r0 > 1.5 && a > 0 && clip == CLIP_DPPO_TV);
+        if ((clip == CLIP_DPPO_TV || clip == CLIP_DPPO_KL) && !left && r0 < 1.4)
+            slope += (double)weight * (double)rho * r0 * (double)a * (double)at;
+        /* nor VESPO's phi */
+        double k = a >= 0 ? 2 : 3, l = a >= 0 ? 3 : 2;
+        if (clip == CLIP_VESPO)
+            slope += (double)weight * (double)rho * exp(l + k * log(r0) - l * r0) * (k - l * r0) * (double)a * (double)at;
+        /* GMPO's bounded tokens are in their response's ratio, which is given */
+        if (clip == CLIP_GMPO && ((r0 < 0.6 && a < 0) || (r0 > 1.5 && a > 0)))
+            slope += (double)weight * (double)rho * r0 * (double)a;
         /* k3+ has k2's gradient: the slope is 1 - e^x in place of -x */
         double x0 = (double)ref - (double)at;
         if (kl == KL_K3_THROUGH)

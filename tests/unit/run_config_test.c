@@ -472,6 +472,10 @@ static void presets_are_their_origins(UNUSED void **state)
                                     { "loss_variation", "sample_level" } } },
         { { { "algo", "LUSPO" } }, { { "ratio_level", "sequence" }, { "clip_eps_low", "0.002" }, { "clip_eps_high", "0.0025" }, { "kl_coeff", "0" },
                                      { "loss_variation", "constant" }, { "loss_constant", "1" } } },
+        { { { "algo", "GMPO" } }, { { "clip_form", "gmpo" }, { "clip_eps_low", "0.4" }, { "clip_eps_high", "0.4" }, { "kl_coeff", "0" } } },
+        { { { "algo", "VESPO" } }, { { "clip_form", "vespo" }, { "loss_variation", "token_level" }, { "kl_coeff", "0" }, { "skip_threshold", "0" } } },
+        { { { "algo", "DPPO_TV" } }, { { "clip_form", "dppo_tv" }, { "clip_eps_low", "0.2" }, { "clip_dual", "20" }, { "loss_variation", "token_level" } } },
+        { { { "algo", "DPPO_KL" } }, { { "clip_form", "dppo_kl" }, { "clip_eps_high", "0.2" }, { "clip_dual", "20" }, { "kl_coeff", "0" } } },
         { { { "algo", "RLOO" } }, { { "advantages", "leave_one_out" }, { "kl_coeff", "0.01" } } },
         { { { "preset", "open_instruct" } }, { { "algo", "GRPO" }, { "advantages", "centered" }, { "clip_eps_high", "0.272" }, { "kl_coeff", "0.05" },
                                                { "rho_clamp", "[0, 2]" }, { "old_logprobs", "current" }, { "learning_rate", "2e-05" },
@@ -1006,6 +1010,12 @@ static void a_setting_without_effect_is_noted_with_what_to_use(UNUSED void **sta
         { "teacher_coeff", "2", { { "teacher", "/t" } } },
         { "reward_coeff", "0", { { "teacher", "/t" } } },
         { "clip_dual", "3", { { "clip_form", "ppo" } } },
+        { "ratio_level", "sequence", { { "clip_form", "ppo" } } },
+        { "vespo_k_pos", "1", { { "clip_form", "vespo" } } },
+        { "vespo_lambda_pos", "1", { { "clip_form", "vespo" } } },
+        { "vespo_k_neg", "1", { { "clip_form", "vespo" } } },
+        { "vespo_lambda_neg", "1", { { "clip_form", "vespo" } } },
+        { "dro_beta", "1", { { "clip_form", "dro" } } },
         { "sapo_temperature_pos", "2", { { "clip_form", "sapo" } } },
         { "sapo_temperature_neg", "2", { { "clip_form", "sapo" } } },
         { "ref_update_steps", "3", { { "kl_coeff", "0.1" } } },
@@ -1069,7 +1079,7 @@ static void a_setting_without_effect_is_noted_with_what_to_use(UNUSED void **sta
     /* where each of them is idle */
     static const char *const base[][2] = { { "max_steps", "9" },       { "lr_schedule", "constant" }, { "token_budget", "999" },
                                            { "reward_type", "boxed" }, { "kl_coeff", "0" },           { "weight_decay", "0" },
-                                           { "clip_form", "cispo" } };
+                                           { "clip_form", "gpg" } };
     struct buf notes = BUF_INIT;
     struct error err = { 0 };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {

@@ -78,23 +78,29 @@ bool loss_needs_reference(const struct trainer_hyper *h)
     return h->form.beta > 0 || h->teacher > 0;
 }
 
-double sequence_log_ratio(const float *logp, const float *old, const uint8_t *mask, int64_t n)
+double sequence_log_ratio(const struct policy_form *f, const float *logp, const float *old, const float *adv, const uint8_t *mask,
+                          int64_t n)
 {
     double sum = 0, n_own = 0;
     for (int64_t t = 0; t < n; t++) {
-        sum += mask[t] ? (double)logp[t] - (double)old[t] : 0;
-        n_own += mask[t];
+        if (!mask[t])
+            continue;
+        struct token_point p = { .logp = (double)logp[t], .old = (double)old[t], .r = 1, .adv = (double)adv[t] };
+        int side = f->clip == CLIP_GMPO ? policy_bound(f, &p) : 0;
+        sum += side > 0 ? (double)f->clip_high : side < 0 ? -(double)f->clip_low : p.logp - p.old;
+        n_own++;
     }
-    return sum / n_own;
+    return f->clip == CLIP_VESPO ? sum : sum / n_own;
 }
 
-/* rho of token t by level; d, tv: sum of d and mean of |exp(d) - 1| of the sample. */
+/* rho of token t by level; d, tv: sum of d and mean of |exp(d) - 1| of the sample of n tokens. */
 static double rho_of(enum rho_level level, double d_t, double d, double tv, int64_t n)
 {
     switch (level) {
     case RHO_TOKEN: return exp(d_t);
     case RHO_SEQUENCE: return exp(d);
     case RHO_GEOMETRIC: return exp(d / (double)n);
+    case RHO_KL: return -d / (double)n;
     case RHO_TV: break;
     }
     return tv;
@@ -104,9 +110,22 @@ static double rho_of(enum rho_level level, double d_t, double d, double tv, int6
  * own. */
 static double mask_weight(const struct trainer_hyper *h, double d_t, double d)
 {
-    if (isnan(h->rho_mask.high) || h->old != OLD_CURRENT || h->rho_mask.level == RHO_TV)
+    if (isnan(h->rho_mask.high) || h->old != OLD_CURRENT || h->rho_mask.level == RHO_TV || h->rho_mask.level == RHO_KL)
         return 1;
     return h->rho_mask.level == RHO_SEQUENCE ? exp(d) : exp(d_t);
+}
+
+/* Is a token of this advantage left out where the rule's rho is r? Those of TV and KL look at which tokens, too. */
+static bool rule_masks(const struct rho_rule *rule, double r, double d_t, double adv)
+{
+    switch (rule->level) {
+    case RHO_TV: return r > rule->high && d_t * adv > 0;
+    case RHO_KL: return r > rule->high && adv < 0;
+    case RHO_TOKEN:
+    case RHO_SEQUENCE:
+    case RHO_GEOMETRIC: break;
+    }
+    return r < rule->low || r > rule->high;
 }
 
 void rho_make(float *rho, const float *logp, const float *sampled, const float *adv, const uint8_t *mask, int64_t n,
@@ -135,8 +154,7 @@ void rho_make(float *rho, const float *logp, const float *sampled, const float *
             s->n_clamped += factor != r;
         }
         if (!isnan(cut->high)) {
-            double r = rho_of(cut->level, d_t, d, tv, n_own);
-            bool out = cut->level == RHO_TV ? r > cut->high && d_t * (double)adv[t] > 0 : r < cut->low || r > cut->high;
+            bool out = rule_masks(cut, rho_of(cut->level, d_t, d, tv, n_own), d_t, (double)adv[t]);
             factor = out ? 0 : factor;
             s->n_masked += out;
         }

@@ -22,7 +22,7 @@ enum loss_variation {     // 'loss_variation': what a sample's tokens are divide
 };
 enum ratio_level {     // 'ratio_level'
     RATIO_TOKEN,       // r_t = exp(logp_t - old_t)
-    RATIO_SEQUENCE,    // one for all of a sample's tokens: exp(mean of logp - old); GSPO, arXiv 2507.18071, section 4.1
+    RATIO_SEQUENCE,    // one for all of a sample's tokens (sequence_log_ratio)
 };
 enum old_logprobs {    // 'old_logprobs': what the ratio compares with
     OLD_SAMPLED,       // the log-probs recorded when the sample was drawn
@@ -34,6 +34,7 @@ enum rho_level {
     RHO_SEQUENCE,     // exp(sum of d): the whole sample's
     RHO_GEOMETRIC,    // exp(mean of d)
     RHO_TV,           // mean of |exp(d_t) - 1|, twice an estimate of the total variation; masks only
+    RHO_KL,           // mean of -d, an estimate of the KL of the sampler to the weights; masks only
 };
 /* A rule of rho: bounds, both NAN without one. */
 struct rho_rule {
@@ -104,8 +105,10 @@ bool loss_needs_reference(const struct trainer_hyper *h);
 /* What in the advantages is made of the log-probs recorded when sampling, in words for users. Then a group without them cannot be trained on.
  * NULL: nothing. */
 const char *loss_needs_sampled(const struct trainer_hyper *h);
-/* Logarithm of the ratio of a sample of n tokens: the mean of logp - old, of those whose mask (n) is 1. */
-double sequence_log_ratio(const float *logp, const float *old, const uint8_t *mask, int64_t n);
+/* Logarithm of the ratio that a sample's n tokens share, of those whose mask (n) is 1: the mean of logp - old (GSPO, arXiv 2507.18071,
+ * section 4.1), with the form gmpo of these within the form's bounds for the token's advantage (adv, n), with vespo their sum. */
+double sequence_log_ratio(const struct policy_form *f, const float *logp, const float *old, const float *adv, const uint8_t *mask,
+                          int64_t n);
 /* What rho did, added up over tokens. */
 struct rho_sums {
     double n_tok, n_clamped, n_masked;
@@ -121,7 +124,9 @@ struct rho_sums {
  *               seq-mask-tis). With old_logprobs sampled the ratio has rho in it already, and the factor is 1. A clamp of [1, 1] leaves
  *               out alone (verl's rollout_rs without rollout_is). TV: where it is above high, the tokens
  *               that are already moved where their advantage pushes them, d_t A_t > 0 (open-instruct's rho_mask_tv_divergence, which
- *               takes a row of packed samples for one; here it is one sample). A masked token counts in what the loss is divided by.
+ *               takes a row of packed samples for one; here it is one sample). KL: where it is above high, the tokens of A_t < 0
+ *               (DeepSeek-V3.2's off-policy sequence masking, arXiv 2512.02556, eq. 9; TRL's off_policy_mask_threshold). A masked
+ *               token counts in what the loss is divided by.
  * adv (n): the tokens' advantages; mask (n): those with 0 do not count and get 1. Without either rule every factor is 1. */
 void rho_make(float *rho, const float *logp, const float *sampled, const float *adv, const uint8_t *mask, int64_t n,
               const struct trainer_hyper *h, struct rho_sums *s);

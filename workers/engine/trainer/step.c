@@ -179,7 +179,7 @@ static void samples_correct(struct trainer *t, const struct item *const *it, con
             rho_make(mb->rho + row, mb->logp + row, mb->old + row, mb->adv + row, it[q]->mask, n, h, &s->rho);
         if (h->old == OLD_CURRENT || it[q]->g->no_logp)
             memcpy(mb->old + row, mb->logp + row, (size_t)n * 4);
-        float log_ratio = (float)sequence_log_ratio(mb->logp + row, mb->old + row, it[q]->mask, n);
+        float log_ratio = (float)sequence_log_ratio(&h->form, mb->logp + row, mb->old + row, mb->adv + row, it[q]->mask, n);
         for (int64_t k = 0; k < n; k++)
             mb->log_ratio[row + k] = log_ratio;
     }
@@ -214,7 +214,7 @@ static void item_sums(const struct trainer *t, const struct item *it, int64_t ro
             continue;
         double d = (double)mb->logp[k] - (double)it->g->logp[it->s->first_tok + k - row], x = (double)mb->ref[k] - (double)mb->logp[k];
         double r = exp(h->ratio == RATIO_SEQUENCE ? (double)mb->log_ratio[k] : (double)mb->logp[k] - (double)mb->old[k]);
-        int side = policy_side(&h->form, r, (double)mb->adv[k]);
+        int side = policy_side(&h->form, &(struct token_point){ (double)mb->logp[k], (double)mb->old[k], r, (double)mb->adv[k] });
         if (mb->weight[k] != 0)
             s->loss += (double)mb->loss[k];
         s->ratio += r;

@@ -121,13 +121,13 @@ double token_advantage(const struct trainer *t, const struct item *it, int64_t k
     return h->teacher > 0 ? advantage_teach(a, (double)t->ref_logp[it->ref_at + k], (double)it->g->logp[at], h) : a;
 }
 
-/* Does any token of it have a gradient? Before the reference has run this is known all the same: with a penalty or a teacher every token
- * of the loss has one. */
+/* Does any token of it have a gradient? Before the reference has run this is known all the same: with a penalty, of the reference or of
+ * the form, or a teacher every token of the loss has one. */
 static bool item_active(const struct trainer *t, const struct item *it, const struct trainer_hyper *h)
 {
     if (!it->in_loss)
         return t->set.run_all;
-    if (loss_needs_reference(h) || t->set.run_all)
+    if (loss_needs_reference(h) || h->form.clip == CLIP_DRO || t->set.run_all)
         return true;
     return it->g->has_adv ? adv_any(it) : advantage_normalise(it->adv, h, &t->norm) != 0;
 }

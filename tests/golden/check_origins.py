@@ -1,0 +1,149 @@
+#!/usr/bin/env python3
+"""Compares the formulas of make_losses.py with the code that they are of: TRL's, verl's and OpenRLHF's own functions on the same log-probs.
+
+    V/bin/pip install trl==1.16.0 verl==0.9.1 codetiming orjson omegaconf tensordict; V/bin/pip install --no-deps openrlhf==0.11.2
+    V/bin/python tests/golden/check_origins.py
+
+For each case the loss and the norm of its gradient by the log-probs are printed, and the largest difference; it ends with 1 where one
+is above 1e-5 of the norm.
+"""
+import collections
+import sys
+import types
+import make_losses as ours
+import numpy as np
+import torch
+import verl.trainer.ppo.core_algos as verl
+from verl.workers.config import ActorConfig
+from trl import GRPOTrainer
+
+GROUPS, SAMPLES, LONGEST = 6, 4, 12
+torch.set_default_dtype(torch.float64)
+
+
+class Batch:
+    """Samples of several groups with log-probs of their own: as lists for ours, padded for the origins."""
+
+    def __init__(self, seed):
+        gen = torch.Generator().manual_seed(seed)
+        self.n_tok = torch.randint(1, LONGEST + 1, (GROUPS * SAMPLES,), generator=gen).tolist()
+        self.old = [-2 * torch.rand(n, generator=gen) - 0.05 for n in self.n_tok]
+        self.new = [(x + 0.3 * torch.randn(len(x), generator=gen)).clamp(max=-0.01) for x in self.old]
+        self.ref = [x + 0.3 * torch.randn(len(x), generator=gen) for x in self.old]
+        self.reward = [0.5 * int(torch.randint(0, 3, (1,), generator=gen)) for _ in self.n_tok]
+        self.index = np.repeat(np.arange(GROUPS), SAMPLES)
+        self.mask = torch.stack([torch.cat([torch.ones(n), torch.zeros(LONGEST - n)]) for n in self.n_tok])
+
+    def padded(self, values):
+        return torch.stack([torch.cat([v, torch.zeros(LONGEST - len(v))]) for v in values])
+
+    def scores(self):
+        """Each reward at its response's last token."""
+        out = torch.zeros_like(self.mask)
+        for i, n in enumerate(self.n_tok):
+            out[i, n - 1] = self.reward[i]
+        return out
+
+    def leaves(self):
+        return [x.clone().requires_grad_() for x in self.new]
+
+    def groups(self):
+        """As loss_of wants them; a response's tokens are its number, by which its log-probs are found."""
+        each = [([i] * n, old.tolist(), r) for i, (n, old, r) in enumerate(zip(self.n_tok, self.old, self.reward))]
+        return [([0], each[g * SAMPLES:(g + 1) * SAMPLES]) for g in range(GROUPS)]
+
+
+def loss_here(b, case):
+    new = b.leaves()
+    loss = ours.loss_of(case, "model", "ref", b.groups(), lambda m, prompt, tok: new[tok[0]] if m == "model" else b.ref[tok[0]])
+    loss.backward()
+    return float(loss.detach()), torch.cat([x.grad for x in new])
+
+
+def advantages_of(b, how):
+    return torch.cat([how(torch.tensor(b.reward[g * SAMPLES:(g + 1) * SAMPLES])) for g in range(GROUPS)]).unsqueeze(-1) * b.mask
+
+
+def actor(**settings):
+    base = dict(strategy="fsdp", rollout_n=1, use_dynamic_bsz=True, clip_ratio=0.2, clip_ratio_low=0.2, clip_ratio_high=0.2)
+    policy = settings.pop("policy_loss", {})
+    c = ActorConfig(**{**base, **settings})
+    for k, v in policy.items():
+        object.__setattr__(c.policy_loss, k, v)
+    return c
+
+
+def by_verl(name, mode, **settings):
+    def loss(b, new, case):
+        lo, hi = case["lo"], case["hi"]
+        return verl.get_policy_loss_fn(name)(old_log_prob=b.padded(b.old), log_prob=b.padded(new),
+                                             advantages=advantages_of(b, case["adv"]), response_mask=b.mask, loss_agg_mode=mode,
+                                             config=actor(clip_ratio_low=lo, clip_ratio_high=hi, **settings))[0]
+    return loss
+
+
+def by_trl(loss_type, **settings):
+    """TRL's _compute_loss, whose model has the given log-probs."""
+    def loss(b, new, case):
+        a = advantages_of(b, case["adv"])[:, 0]
+        args = types.SimpleNamespace(delta=None, use_bias_correction_kl=False, sapo_temperature_pos=1.0, sapo_temperature_neg=1.05,
+                                     vespo_k_pos=2.0, vespo_lambda_pos=3.0, vespo_k_neg=3.0, vespo_lambda_neg=2.0)
+        same = types.SimpleNamespace(gather=lambda x: x, reduce=lambda x, reduction: x, num_processes=1, sync_gradients=True)
+        me = types.SimpleNamespace(args=args, loss_type=loss_type, beta=case["beta"], epsilon_low=case["lo"], epsilon_high=case["hi"],
+                                   importance_sampling_level="token", top_entropy_quantile=1.0, off_policy_mask_threshold=None, use_vllm=False,
+                                   max_completion_length=ours.MAX_NEW, current_gradient_accumulation_steps=1, _entropy_bonus_enabled=False,
+                                   aux_loss_enabled=False, accelerator=same, model=types.SimpleNamespace(training=True),
+                                   get_off_policy_mask=GRPOTrainer.get_off_policy_mask, get_gamma_weights=GRPOTrainer.get_gamma_weights,
+                                   _metrics={"train": collections.defaultdict(list)})
+        me.args.steps_per_generation = 1
+        for k, v in settings.items():
+            setattr(me.args if hasattr(args, k) else me, k, v)
+        me._get_per_token_logps_and_entropies = lambda *_, **__: (b.padded(new), torch.ones_like(b.mask), None)
+        inputs = dict(prompt_ids=torch.zeros(len(new), 1), prompt_mask=torch.ones(len(new), 1), completion_ids=torch.zeros_like(b.mask),
+                      completion_mask=b.mask, advantages=a, old_per_token_logps=b.padded(b.old), ref_per_token_logps=b.padded(b.ref),
+                      num_items_in_batch=b.mask.sum())
+        return GRPOTrainer._compute_loss(me, None, inputs)
+    return loss
+
+
+SAMPLE, TOKEN = "seq-mean-token-mean", "token-mean"
+# name of a case, its origin, what is to be said otherwise of the case (this batch's probabilities are larger)
+CHECKS = [
+    ("dual-clip", by_verl("vanilla", SAMPLE, clip_ratio_c=1.25), {}),
+    ("dual-clip", by_trl("grpo", delta=1.25), {}),
+    ("GSPO", by_verl("gspo", SAMPLE), {}),
+    ("GSPO", by_trl("grpo", importance_sampling_level="sequence"), {}),
+    ("LUSPO", by_trl("luspo", importance_sampling_level="sequence"), {}),
+    ("SAPO", by_trl("sapo"), {}),
+    ("SAPO", by_verl("sapo", SAMPLE, tau_pos=1.0, tau_neg=1.05), {}),
+    ("GPG", by_verl("gpg", TOKEN), {}),
+    ("CISPO", by_verl("cispo", TOKEN), {}),
+    ("GMPO", by_verl("geo_mean", TOKEN), {}),
+    ("VESPO", by_trl("vespo"), {}),
+    ("DPPO_TV", by_verl("dppo_tv", TOKEN, clip_ratio_c=1.2), dict(lo=0.05, hi=0.04)),
+    ("DPPO_KL", by_verl("dppo_kl", TOKEN, clip_ratio_c=1.2), dict(lo=0.01, hi=0.008)),
+    ("DRO", by_verl("dro", SAMPLE, policy_loss=dict(dro_beta=0.5)), {}),
+    ("mask-kl", by_trl("grpo", off_policy_mask_threshold=0.05), {}),
+    ("k3_ratio", by_trl("grpo", use_bias_correction_kl=True), {}),
+]
+
+
+def main():
+    worst = 0
+    for name, origin, other in CHECKS:
+        for seed in range(3):
+            b = Batch(seed)
+            case = {**ours.PLAIN, **ours.CASES[name], **other}
+            loss, grad = loss_here(b, case)
+            new = b.leaves()
+            theirs = origin(b, new, case)
+            theirs.backward()
+            want = torch.cat([x.grad for x in new])
+            off = max(abs(loss - float(theirs.detach())), float((grad - want).norm())) / float(want.norm())
+            worst = max(worst, off)
+        print(f"{name:12} loss {loss:9.6f}  norm {float(want.norm()):9.6f}  apart {off:.1e}{'' if off < 1e-5 else '  DIFFERS'}")
+    return worst >= 1e-5
+
+
+if __name__ == "__main__":
+    sys.exit(main())
