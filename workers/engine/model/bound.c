@@ -18,7 +18,6 @@
 #include <string.h>
 #include "workers/engine/model/choose_ahead.h"
 #include "workers/engine/model/model_impl.h"
-#include "workers/engine/model/products.h"
 #include "workers/engine/model/team.h"
 
 #define PLACE_OF_ENDS 2    // of the embedding and the head
@@ -116,7 +115,6 @@ static bool places_make(struct model *m, struct kept *k, struct error *err)
     if (!(k->mem = mem_new(m->dev, size, "weights of the pieces in use", err))
         || !OP(m->dev, err, mem_fill, .y = k->mem, .size_bytes = size))
         return false;
-    struct model_product head = head_product(m);
     const struct layer_at *layer = &m->at[m->own.first];
     for (int i = 0; i < BOUND_N; i++) {
         struct piece_place *b = &k->place[i];
@@ -126,7 +124,7 @@ static bool places_make(struct model *m, struct kept *k, struct error *err)
         if (!(b->used = mark_new(m->dev, err)) || !(b->came = mark_new(m->dev, err)))
             return false;
         if (i != PLACE_OF_ENDS ? !layer_handles_new(m, &b->layer, b->mem, layer->first, layer, err)
-                               : m->own.head && !(b->head = product_weight_new(m, &head, b->mem, true, err)))
+                               : !head_handle_new(m, &b->head, b->mem, m->head_at, err))
             return false;
     }
     return true;

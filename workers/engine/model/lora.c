@@ -165,7 +165,7 @@ static struct weight *handle_new(struct model *m, int64_t at, int64_t n_out, int
     return product_weight_new(m, &p, m->lora->weights + (size_t)at * dtype_size(m->dtype), m->for_bwd, err);
 }
 
-bool lora_handles_new(struct model *m, struct error *err)
+static bool lora_handles_new(struct model *m, struct error *err)
 {
     int64_t rank = m->lora->c.rank;
     handles_free(m);
@@ -201,6 +201,8 @@ static void adapter_is(struct model *m, struct lora *lo)
 {
     m->lora = lo;
     m->trained = lo ? &lo->flat : &m->flat;
+    m->trains = lo ? &trained_adapter : &trained_all;
+    m->lora_rank = lo ? lo->c.rank : 0;
     weights_form_set(m);
 }
 
@@ -233,7 +235,7 @@ static bool adapter_set(struct model *m, struct lora *lo, const void *values, bo
     return ok;
 }
 
-bool lora_like(struct model *m, const struct lora *of, struct error *err)
+static bool lora_like(struct model *m, const struct lora *of, struct error *err)
 {
     struct lora *lo = table_new(m, &of->c, err);
     return lo && adapter_set(m, lo, NULL, false, err);
@@ -289,7 +291,7 @@ bool model_lora_new(struct model *m, const struct lora_config *c, uint64_t seed,
 }
 
 /* ---- files */
-struct shards *lora_shards(const char *dir, struct error *err)
+static struct shards *lora_shards(const char *dir, struct error *err)
 {
     char path[4096];
     if (path_join(path, sizeof path, dir, LORA_WEIGHTS_FILE))
@@ -396,7 +398,7 @@ out:
     return ok;
 }
 
-bool lora_save(const struct model *m, const void *weights, const char *dir, struct error *err)
+static bool lora_save(const struct model *m, const void *weights, const char *dir, struct error *err)
 {
     const struct lora *lo = m->lora;
     char path[4096];
@@ -559,6 +561,32 @@ static size_t lora_held(const struct model *m)
     size_t base = m->base ? 0 : (size_t)m->flat.n_flat * dtype_size(m->dtype);    // a view's are the base's
     return base + model_weight_bytes(m);
 }
+
+/* Make a view of m's base, with an adapter of its own that is all 0. */
+static struct model *adapter_new_like(const struct model *m, struct error *err)
+{
+    struct model *n = model_view(m->base ? m->base : m, err);
+    if (n && !lora_like(n, m->lora, err)) {
+        model_free(n);
+        return NULL;
+    }
+    return n;
+}
+
+static bool adapter_cut_check(UNUSED const struct model *m, int n, struct error *err)
+{
+    return error_set(err, ERR_UNSUPPORTED, "a model with an adapter cannot be cut over %d devices; 1 device is possible", n);
+}
+
+/* Before the adapter has its weights there is nothing to make. */
+static bool adapter_handles(struct model *m, struct error *err)
+{
+    return !m->lora->weights || lora_handles_new(m, err);
+}
+
+const struct trained_form trained_adapter = {
+    .cut_check = adapter_cut_check, .handles = adapter_handles, .like = adapter_new_like, .save = lora_save, .shards = lora_shards
+};
 
 const struct weights_form weights_adapter = { WEIGHTS_IN_PLACE,     .memory = lora_memory, .share = lora_share, .changed = lora_changed,
                                               .bring = whole_bring, .fill = whole_fill,    .held = lora_held };

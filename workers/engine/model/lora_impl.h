@@ -43,9 +43,4 @@ struct lora {
     struct lora_layer *layer;    // (n_layer)
 };
 
-/* What model.c and model_files.c do for a model with an adapter. */
-MUST_USE bool lora_like(struct model *m, const struct lora *of, struct error *err);    // one of the same shape, all 0
 void lora_free(struct model *m);
-MUST_USE bool lora_handles_new(struct model *m, struct error *err);
-struct shards *lora_shards(const char *dir, struct error *err);    // its file in dir
-MUST_USE bool lora_save(const struct model *m, const void *weights, const char *dir, struct error *err);

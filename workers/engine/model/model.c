@@ -10,7 +10,8 @@
 #include "workers/engine/model/lora.h"
 #include "workers/engine/model/lora_impl.h"
 #include "workers/engine/model/model_impl.h"
-#include "workers/engine/model/products.h"
+#include "workers/engine/model/pipeline.h"
+#include "workers/engine/model/safetensors.h"
 #include "workers/engine/model/stages.h"
 #include "workers/engine/model/team_impl.h"
 #include "workers/engine/model/wrapper.h"
@@ -257,62 +258,12 @@ static bool table_make(struct model *m, struct error *err)
     part_begin(&t);
     m->flat.n_flat = t.at;
     m->trained = &m->flat;
+    m->trains = &trained_all;
     weights_form_set(m);
     return pieces_make(m, err);
 }
 
 /* ---- creating and freeing */
-void layer_handles_free(struct model *m, struct layer_w *w)
-{
-    weight_free(m->dev, w->qkv);
-    weight_free(m->dev, w->o);
-    weight_free(m->dev, w->gate_up);
-    weight_free(m->dev, w->down);
-    weight_free(m->dev, w->router);
-    *w = (struct layer_w){ 0 };
-}
-
-void model_handles_free(struct model *m)
-{
-    for (int64_t l = 0; m->layer && l < m->c.n_layer; l++)
-        layer_handles_free(m, &m->layer[l]);
-    weight_free(m->dev, m->head);
-    m->head = NULL;
-}
-
-bool layer_handles_new(struct model *m, struct layer_w *w, const char *mem, int64_t first, const struct layer_at *at, struct error *err)
-{
-    struct weight **const handle[LAYER_PRODUCTS] = { &w->qkv, &w->o, &w->gate_up, &w->down, &w->router };
-    struct model_product p[LAYER_PRODUCTS];
-    for (int i = 0, n = layer_products(m, at, p); i < n; i++)
-        if (!(*handle[i] = product_weight_new(m, &p[i], mem + (size_t)(p[i].at - first) * dtype_size(m->dtype), m->for_bwd, err)))
-            return false;
-    return true;
-}
-
-bool layer_handles_refresh(struct model *m, const struct layer_w *w, struct error *err)
-{
-    return weight_refresh(m->dev, w->qkv, err) && weight_refresh(m->dev, w->o, err) && weight_refresh(m->dev, w->gate_up, err)
-           && weight_refresh(m->dev, w->down, err) && (!w->router || weight_refresh(m->dev, w->router, err));
-}
-
-bool model_handles_new(struct model *m, struct error *err)
-{
-    for (int64_t l = m->own.first; l < m->own.end; l++)
-        if (!layer_handles_new(m, &m->layer[l], m->weights, 0, &m->at[l], err))
-            return false;
-    if (!m->own.head)
-        return true;
-    struct model_product head = head_product(m);
-    m->head = product_weight_new(m, &head, model_at(m, head.at), m->for_bwd, err);
-    return m->head != NULL;
-}
-
-bool model_has_handles(const struct model *m)
-{
-    return m->layer[m->own.first].qkv != NULL;
-}
-
 bool model_parts_set(struct model *m, int parts, struct error *err)
 {
     BUG_IF(!m->form->plain, "sums in parts of a team, of shards, of a view or under an adapter");
@@ -325,16 +276,6 @@ bool model_parts_set(struct model *m, int parts, struct error *err)
         return true;
     model_handles_free(m);
     return model_handles_new(m, err);
-}
-
-bool model_want_bwd(struct model *m, struct error *err)
-{
-    if (m->for_bwd)
-        return true;
-    BUG_IF(m->base, "the base of a view that is trained must have been made for it");
-    model_handles_free(m);
-    m->for_bwd = true;
-    return model_handles_new(m, err) && (!m->lora || !m->lora->weights || lora_handles_new(m, err));
 }
 
 void model_free(struct model *m)
@@ -381,6 +322,8 @@ static struct model *table_new(const struct model_config *c, const struct stage_
     }
     m->c = *c;
     m->own = *own;
+    m->vocab_all = c->vocab;
+    m->n_device = 1;
     if (table_make(m, err))
         return m;
     model_free(m);
@@ -405,17 +348,19 @@ static struct model *part_new(const struct model *m, const struct model_config *
     s->for_bwd = m->for_bwd;
     s->n_stage = m->n_stage;
     s->stage = m->stage;
+    s->n_shared = m->n_shared;
     return s;
 }
 
 struct model *model_stage_table(const struct model *m, struct device *dev, int n, int q, struct error *err)
 {
-    struct stage_part own = { .embed = q == (m->c.tied ? n - 1 : 0), .head = q == n - 1 };
+    struct stage_part own = { .embed = q == stage_of_embedding(&m->c, n), .head = q == n - 1 };
     stage_layers(&m->c, n, q, &own.first, &own.end);
     struct model *s = part_new(m, &m->c, &own, dev, err);
     if (s) {
         s->n_stage = n;
         s->stage = q;
+        s->n_shared = own.embed && own.head ? pipeline_shared(n) : 0;
     }
     return s;
 }
@@ -464,21 +409,8 @@ struct model *model_new_empty(const struct model_config *c, struct device *dev, 
     return m;
 }
 
-/* A view of m's base, with an adapter of its own that is all 0. */
-static struct model *adapter_new_like(const struct model *m, struct error *err)
+static struct model *all_like(const struct model *m, struct error *err)
 {
-    struct model *n = model_view(m->base ? m->base : m, err);
-    if (n && !lora_like(n, m->lora, err)) {
-        model_free(n);
-        return NULL;
-    }
-    return n;
-}
-
-struct model *model_new_like(const struct model *m, struct error *err)
-{
-    if (m->lora)
-        return adapter_new_like(m, err);
     BUG_IF(model_keeps_shards(m), "a second copy of weights in shards");
     struct model *n = model_alloc(&m->c, m->dev, m->dtype, err);
     if (!n)
@@ -491,6 +423,20 @@ struct model *model_new_like(const struct model *m, struct error *err)
         return NULL;
     }
     return n;
+}
+
+static bool all_cut_check(const struct model *m, int n, struct error *err)
+{
+    return team_check(&m->c, n, m->parts, err);
+}
+
+const struct trained_form trained_all = {
+    .cut_check = all_cut_check, .handles = weights_stay, .like = all_like, .save = whole_save, .shards = shards_open
+};
+
+struct model *model_new_like(const struct model *m, struct error *err)
+{
+    return m->trains->like(m, err);
 }
 
 struct model *model_shape_like(const struct model *m, struct error *err)
@@ -606,7 +552,7 @@ bool model_weights_changed(struct model *m, struct error *err)
 
 bool model_weights_copy(struct model *dst, const struct model *src, struct error *err)
 {
-    if (model_n_flat(dst) != model_n_flat(src) || !dst->lora != !src->lora || dst->dtype != src->dtype || dst->dev != src->dev)
+    if (model_n_flat(dst) != model_n_flat(src) || dst->trains != src->trains || dst->dtype != src->dtype || dst->dev != src->dev)
         return error_set(err, ERR_SHAPE, "weights can only be copied between models of one shape, type and device");
     return src->form->give ? src->form->give(src, dst, err) : dst->form->fill(dst, src, err);
 }
@@ -625,5 +571,35 @@ bool model_weights_hash(const struct model *m, uint64_t *hash, struct error *err
     ok = true;
 out:
     mem_free(m->dev, out);
+    return ok;
+}
+
+/* ---- files */
+bool model_save_copy(const struct model *m, const void *weights, const char *dir, struct error *err)
+{
+    return m->trains->save(m, weights, dir, err);
+}
+
+struct shards *model_shards(const struct model *m, const char *dir, struct error *err)
+{
+    return m->trains->shards(dir, err);
+}
+
+bool model_save(const struct model *m, const char *dir, struct error *err)
+{
+    size_t size;
+    const void *weights = model_weights(m, &size);
+    if (m->dev->host_memory)
+        return device_sync(m->dev, err) && model_save_copy(m, weights, dir, err);
+    bool ok = false;
+    void *copy = malloc(size);
+    if (!copy)
+        return error_set(err, ERR_NO_MEMORY, "no memory for a host copy of %zu bytes of weights", size);
+    TRY(mem_copy(m->dev, copy, weights, size, COPY_D2H, err));
+    TRY(device_sync(m->dev, err));
+    TRY(model_save_copy(m, copy, dir, err));
+    ok = true;
+out:
+    free(copy);
     return ok;
 }

@@ -91,6 +91,8 @@ struct weights_form {
     const struct mem_handle *(*share)(struct model *m, struct error *err);
     bool (*changed)(struct model *m, struct error *err);
     size_t (*held)(const struct model *m);
+    // model_source_pass. NULL where there are no weights to pass on.
+    struct model *(*pass)(struct model *m, struct error *err);
     // model_weights_copy: give, where there is one, fills `into` from m; else fill fills m from src,
     // and where m is whole, by bring, which copies all of src to `to`.
     bool (*give)(const struct model *m, struct model *into, struct error *err);
@@ -103,8 +105,22 @@ extern const struct weights_form weights_shards;                      // bound.c
 extern const struct weights_form weights_elsewhere, weights_uncut;    // source.c; of a team's slices
 extern const struct weights_form weights_cut, weights_cut_shape;      // team.c: in slices or stages; its sizes
 extern const struct weights_form weights_adapter;                     // lora.c
+/* What of a model is trained, and so saved and copied. Each form is one table: all weights
+ * (trained_all, model.c), or those of an adapter (trained_adapter, lora.c). */
+struct trained_form {
+    // May the model sample on n devices? The error says how many are possible.
+    bool (*cut_check)(const struct model *m, int n, struct error *err);
+    // Make the handles on what is trained beside the model's own weights.
+    bool (*handles)(struct model *m, struct error *err);
+    struct model *(*like)(const struct model *m, struct error *err);                                 // model_new_like
+    bool (*save)(const struct model *m, const void *weights, const char *dir, struct error *err);    // model_save_copy
+    struct shards *(*shards)(const char *dir, struct error *err);                                    // model_shards
+};
+extern const struct trained_form trained_all, trained_adapter;
+/* model_save.c: trained_all's save. */
+MUST_USE bool whole_save(const struct model *m, const void *weights, const char *dir, struct error *err);
 /* Call it after each change of where m's weights are: of lora, base, kept, team, source, weights or
- * n_sliced. */
+ * cut_shape. */
 void weights_form_set(struct model *m);
 struct model {
     struct model_config c;
@@ -112,8 +128,9 @@ struct model {
     struct device *dev;    // borrowed
     enum dtype dtype;
     int64_t n_live;
-    struct flat_order flat;              // of the arena
-    const struct flat_order *trained;    // of what is trained: the same, or the adapter's
+    struct flat_order flat;               // of the arena
+    const struct flat_order *trained;     // of what is trained: the same, or the adapter's
+    const struct trained_form *trains;    // what that is
     // (n_flat) of dtype; device. NULL: the weights are in shards, in slices or elsewhere, or this
     // is a shape.
     char *weights;
@@ -130,20 +147,21 @@ struct model {
     bool for_bwd;    // the handles support linear_bwd_x
     int parts;       // parts of sums over heads and columns of the MLP; 0: the device's own order
     int n_slice;     // slices of the team that this is a slice of; 0: it is none
-    // A slice: the first id of its vocabulary, and the ids of a part of the whole vocabulary
-    // (model_vocab_part).
-    int64_t vocab_first, vocab_part;
-    bool odd_vocab;           // a slice: the whole vocabulary is not a multiple of 8
+    // The first id of a slice's vocabulary, and how many ids the whole vocabulary has.
+    int64_t vocab_first, vocab_all;
     struct stage_part own;    // the layers that it has; all, unless it is a stage of a pipeline
     int n_stage;              // stages of the pipeline that this is a stage of; 0: it is none
     int stage;                // its number among them
-    // A first stage: the model whose memory holds the embedding. NULL: this one.
+    int n_shared;             // sums of a shared tensor's gradient that it needs (pipeline_shared)
+    // A first stage: the stage whose memory holds the embedding. NULL: this model's does.
     const struct model *table;
-    int n_sliced;                // a shape: devices that its model would have slices on; else 0
+    int n_device;                // devices that compute it; those that a shape's model would have
+    bool cut_shape;              // a shape of a model in slices on n_device devices
     struct team *team;           // devices that it works on (team.h); owned. NULL: its own only
     const struct model *base;    // a view: the model whose memory and handles these are; else NULL
     struct wrapper *wrapper;     // what its files hold beside it (wrapper.h); owned, NULL: nothing is kept
     struct lora *lora;           // the adapter, which alone is trained (lora_impl.h); NULL: none
+    int64_t lora_rank;           // the adapter's; 0: there is none
 };
 static inline struct attn_heads model_heads(const struct model *m)
 {
@@ -195,12 +213,15 @@ char *model_shared_copy(const struct model *m, const char *what, struct mem_hand
 MUST_USE bool model_handles_new(struct model *m, struct error *err);
 bool model_has_handles(const struct model *m);
 void model_handles_free(struct model *m);
+MUST_USE bool model_handles_refresh(struct model *m, struct error *err);    // after whole weights have changed
 /* Remake the handles if they do not support backward products yet. */
 MUST_USE bool model_want_bwd(struct model *m, struct error *err);
 /* Make handles on a layer's matrices. at says how the layer is laid out; element `first` of the
  * flat order is at mem. */
 MUST_USE bool layer_handles_new(struct model *m, struct layer_w *w, const char *mem, int64_t first, const struct layer_at *at,
                                 struct error *err);
+/* Make the handle on the head likewise, where the model has a head. */
+MUST_USE bool head_handle_new(const struct model *m, struct weight **head, const char *mem, int64_t first, struct error *err);
 MUST_USE bool layer_handles_refresh(struct model *m, const struct layer_w *w, struct error *err);
 void layer_handles_free(struct model *m, struct layer_w *w);
 /* whole.c: free whole weights, and the handles on them. */

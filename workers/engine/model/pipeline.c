@@ -19,7 +19,7 @@ static int embed_after(int n_stage)
 
 int pipeline_shared(int n_stage)
 {
-    return embed_after(n_stage) + 1;
+    return n_stage > 1 ? embed_after(n_stage) + 1 : 0;
 }
 
 /* ---- making */
@@ -91,7 +91,7 @@ bool pipeline_make(struct pipeline *p, int n_stage, int64_t n_micro, bool backwa
     p->n_stage = n_stage;
     p->n_micro = n_micro;
     p->backward = backward;
-    p->n_shared = backward && shared && n_stage > 1 ? pipeline_shared(n_stage) : 0;
+    p->n_shared = backward && shared ? pipeline_shared(n_stage) : 0;
     for (int q = 0; q < n_stage; q++) {
         p->stage[q] = (struct stage_list){ .step = p->mem + at, .n_set = pipeline_sets(n_stage, q) };
         list_make(p, q);

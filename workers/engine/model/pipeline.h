@@ -46,7 +46,8 @@ struct pipeline {
     struct stage_step *mem;    // of all lists
     int64_t cap;               // steps that it has room for
 };
-/* Sets of stage q of n, and sums of a shared tensor's gradient, that the tables below need at most. */
+/* Sets of stage q of n, and sums of a shared tensor's gradient, that the tables below need at most. One stage alone shares nothing and
+ * has no such sum. */
 int pipeline_sets(int n_stage, int q);
 int pipeline_shared(int n_stage);
 /* One forward, one backward (1F1B: PipeDream-Flush, arXiv 2006.09503, figure 5): stage q runs n - 1 - q micro-batches ahead, then takes turns.

@@ -23,9 +23,10 @@ int layer_products(const struct model *m, const struct layer_at *at, struct mode
     return n;
 }
 
-struct model_product head_product(const struct model *m)
+int head_products(const struct model *m, struct model_product out[1])
 {
-    return (struct model_product){ "head", { m->c.vocab, m->c.d_model, MIN(1, m->parts), false, true }, m->head_at };
+    *out = (struct model_product){ "head", { m->c.vocab, m->c.d_model, MIN(1, m->parts), false, true }, m->head_at };
+    return m->own.head;
 }
 
 int model_products(const struct model *m, struct model_product out[MODEL_PRODUCTS])
@@ -37,9 +38,7 @@ int model_products(const struct model *m, struct model_product out[MODEL_PRODUCT
             if (out[i].n_group == 0)
                 out[n++] = out[i];
     }
-    if (m->own.head)
-        out[n++] = head_product(m);
-    return n;
+    return n + head_products(m, out + n);
 }
 
 struct weight *product_weight_new(const struct model *m, const struct model_product *p, const void *mem, bool for_bwd, struct error *err)

@@ -15,7 +15,8 @@ struct model_product {
 #define LAYER_PRODUCTS 5
 /* Those of a layer laid out as at says, the order of struct layer_w and of the flat order; how many there are. */
 int layer_products(const struct model *m, const struct layer_at *at, struct model_product out[LAYER_PRODUCTS]);
-struct model_product head_product(const struct model *m);
+/* That of the head; returns 0 where the model has none. */
+int head_products(const struct model *m, struct model_product out[1]);
 /* All kinds of them that a device may choose algorithms for: a layer's, without experts, and the head's. */
 #define MODEL_PRODUCTS (LAYER_PRODUCTS + 1)
 int model_products(const struct model *m, struct model_product out[MODEL_PRODUCTS]);

@@ -53,22 +53,22 @@ static int rows_of(const struct model *whole, const struct model *slice, const s
     return 1;
 }
 
+/* In how many slices a part is cut that is on some of n devices: each stage is on equally many. */
+static int slices_each(const struct model *slice, int n)
+{
+    return n / MAX(slice->n_stage, 1);
+}
+
 int slice_blocks(const struct model *whole, const struct model *slice, int64_t t, int n, int q, struct slice_block out[SLICE_BLOCK_MAX])
 {
     const struct tensor *all = &whole->flat.tensor[t], *part = &slice->flat.tensor[t];
     int64_t cols = MAX(all->dim[1], (int64_t)1), own = MAX(part->dim[1], (int64_t)1), to = part->offset;
     bool of_vocab = all->offset == whole->embed_at || all->offset == whole->head_at;
     struct rows rows[SLICE_BLOCK_MAX];
-    if (slice->n_stage && part->n_elem == 0)
+    if (part->n_elem == 0)    // another stage's, or ids that the vocabulary does not have
         return 0;
-    if (slice->n_stage && !slice->n_slice) {
-        out[0] = (struct slice_block){ .n_row = all->dim[0], .n_col = cols, .from = all->offset, .ld = cols, .to = part->offset };
-        return 1;
-    }
-    if (slice->n_stage) {    // a slice of the stage
-        n = slice->n_slice;
-        q %= n;
-    }
+    n = slices_each(slice, n);
+    q %= n;
     int n_block = of_vocab ? 1 : rows_of(whole, slice, all, part, rows);
     for (int b = 0; b < n_block; b++) {
         struct slice_block *o = &out[b];
@@ -86,6 +86,5 @@ int slice_blocks(const struct model *whole, const struct model *slice, int64_t t
 
 bool slice_block_counts(const struct model *whole, const struct model *slice, int64_t t, const struct slice_block *b, int q)
 {
-    int own = !slice->n_stage ? q : slice->n_slice ? q % slice->n_slice : 0;
-    return own == 0 || b->n_row * b->n_col < whole->flat.tensor[t].n_elem;
+    return q % slices_each(slice, whole->n_device) == 0 || b->n_row * b->n_col < whole->flat.tensor[t].n_elem;
 }

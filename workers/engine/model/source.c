@@ -134,9 +134,21 @@ static bool source_bring(const struct model *m, void *to, struct error *err)
     return m->source->bring(m->source->ctx, m, 0, model_n_piece(m), to, err);
 }
 
-const struct weights_form weights_elsewhere = { WEIGHTS_AS_WHOLE,        .plain = true,         .bind = source_piece,
-                                                .at = source_at,         .take = whole_take,    .share = none_share,
-                                                .changed = weights_stay, .bring = source_bring, .held = source_held };
+static struct model *source_pass(struct model *m, struct error *err)
+{
+    struct model *s = model_shape_like(m, err);
+    if (s) {
+        s->source = m->source;
+        m->source = NULL;
+        weights_form_set(s);
+        weights_form_set(m);
+    }
+    return s;
+}
+
+const struct weights_form weights_elsewhere = { WEIGHTS_AS_WHOLE,    .plain = true,       .bind = source_piece,    .at = source_at,
+                                                .take = whole_take,  .share = none_share, .changed = weights_stay, .bring = source_bring,
+                                                .pass = source_pass, .held = source_held };
 
 static bool slices_take(struct model *m, struct error *err)
 {
@@ -148,6 +160,12 @@ static bool slices_take(struct model *m, struct error *err)
 const struct weights_form weights_uncut = { WEIGHTS_AS_WHOLE,  .sliced = true,      .bind = source_piece,
                                             .at = source_at,   .take = slices_take, .changed = team_changed,
                                             .give = team_take, .fill = team_fill,   .held = uncut_held };
+
+struct model *model_source_pass(struct model *m, struct error *err)
+{
+    BUG_IF(!m->form->pass, "the whole of weights in shards or slices, of an adapter or of a view");
+    return m->form->pass(m, err);
+}
 
 struct model *model_taken(struct model *m, struct error *err)
 {

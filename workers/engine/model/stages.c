@@ -34,7 +34,12 @@ void stage_layers(const struct model_config *c, int n, int q, int64_t *first, in
     *end = layers_before(c, n, q + 1);
 }
 
+int stage_of_embedding(const struct model_config *c, int n)
+{
+    return c->tied ? n - 1 : 0;
+}
+
 int model_late_piece(const struct model *m)
 {
-    return m->n_stage > 1 && m->c.tied && m->own.embed ? pipeline_shared(m->n_stage) - 1 : 0;
+    return MAX(m->n_shared - 1, 0);
 }

@@ -22,6 +22,8 @@ MUST_USE bool stages_check(const struct model_config *c, int n, struct error *er
 /* The layers [first, end) of stage q of n. The cut is as even as it can be when the head counts as
  * the number of layers that have as many weights. */
 void stage_layers(const struct model_config *c, int n, int q, int64_t *first, int64_t *end);
+/* The stage of n that has the embedding's tensor: the last one where the head shares it. */
+int stage_of_embedding(const struct model_config *c, int n);
 /* Make a model of m's weights in n stages, each on n_slice devices: stage q is on dev[q * n_slice]
  * to dev[q * n_slice + n_slice - 1], and dev[0] is m's. Devices and m are as for model_sliced_new.
  * n n_slice is at most TEAM_MAX. The model's runs score, and train by model_work_run (pass.h)

@@ -219,7 +219,7 @@ struct team_rank *team_rank(struct team *t, int rank)
 
 int model_n_device(const struct model *m)
 {
-    return m->team ? m->team->n * m->team->each : MAX(m->n_sliced, 1);
+    return m->n_device;
 }
 
 bool model_is_sliced(const struct model *m)
@@ -384,14 +384,13 @@ void slice_mark(struct model *s, const struct model *m, int n, int q)
     s->parts = m->parts;
     s->n_slice = n;
     s->vocab_first = slice_vocab_from(m->c.vocab, n, q);
-    s->vocab_part = slice_vocab_each(m->c.vocab, MAX(m->parts, 1));
-    s->odd_vocab = m->c.vocab % 8 != 0;
+    s->vocab_all = m->c.vocab;
     s->for_bwd = m->for_bwd && model_is_sliced(m);
 }
 
 int64_t model_vocab_part(const struct model *m)
 {
-    return m->n_slice ? m->vocab_part : slice_vocab_each(m->c.vocab, MAX(m->parts, 1));
+    return slice_vocab_each(m->vocab_all, MAX(m->parts, 1));
 }
 
 size_t model_slice_bytes(const struct model *m, int n)
@@ -416,7 +415,8 @@ struct model *model_sliced_shape(const struct model *m, int n, struct error *err
 {
     struct model *s = model_shape_like(m, err);
     if (s) {
-        s->n_sliced = n;
+        s->n_device = n;
+        s->cut_shape = true;
         s->parts = n > 1 ? MAX(s->parts, n) : s->parts;
         weights_form_set(s);
     }
@@ -427,7 +427,8 @@ struct model *model_stage_shape(const struct model *m, int n, int q, int n_slice
 {
     struct model *s = model_stage_table(m, m->dev, n, q, err);
     if (s && n_slice > 1) {
-        s->n_sliced = n_slice;
+        s->n_device = n_slice;
+        s->cut_shape = true;
         s->parts = MAX(s->parts, n_slice);
         weights_form_set(s);
     }
@@ -591,7 +592,7 @@ static size_t cut_held(const struct model *m)
 
 static size_t shape_held(const struct model *m)
 {
-    return m->n_sliced > 1 ? model_slice_bytes(m, m->n_sliced) : 0;
+    return m->n_device > 1 ? model_slice_bytes(m, m->n_device) : 0;
 }
 
 const struct weights_form weights_cut = { WEIGHTS_IN_PLACE,  .sliced = true,    .changed = team_changed,
@@ -664,8 +665,6 @@ static bool ranks_start(struct team *t, struct device *const *dev, struct error 
 
 static bool team_start(struct model *m, struct device *const *dev, int n, int stage_of, struct error *err)
 {
-    if (m->lora)
-        return error_set(err, ERR_UNSUPPORTED, "a model with an adapter cannot be cut over %d devices; 1 device is possible", n);
     BUG_IF(!m->form->plain || dev[0] != m->dev, "a team of a model that has one, of shards or of a view");
     struct team *t = m->team = calloc(1, sizeof *t);
     if (!t)
@@ -673,6 +672,7 @@ static bool team_start(struct model *m, struct device *const *dev, int n, int st
     t->n = n;
     t->n_stage = stage_of > 0 ? n : 0;
     t->each = MAX(stage_of, 1);
+    m->n_device = n * t->each;
     weights_form_set(m);
     pthread_mutex_init(&t->turn, NULL);
     return ranks_start(t, dev, err);
@@ -682,24 +682,12 @@ bool model_team(struct model *m, struct device *const *dev, int n, struct error 
 {
     if (n == 1)    // a view too: the sampler's of a run that trains an adapter
         return true;
-    if ((!m->lora && !team_check(&m->c, n, m->parts, err)) || !team_start(m, dev, n, 0, err)
+    if (!m->trains->cut_check(m, n, err) || !team_start(m, dev, n, 0, err)
         || !team_call(m->team, rank_open, &(struct opening){ .m = m, .all = dev, .n_all = n }, err))
         return false;
     if (!m->for_bwd)
         model_handles_free(m);
     return model_weights_take(m, err) && model_weights_changed(m, err);
-}
-
-struct model *model_source_pass(struct model *m, struct error *err)
-{
-    struct model *s = m->source ? model_shape_like(m, err) : model_like_open(m, err);
-    if (s && m->source) {
-        s->source = m->source;
-        m->source = NULL;
-        weights_form_set(s);
-        weights_form_set(m);
-    }
-    return s;
 }
 
 struct model *model_sliced_open(struct model *m, struct device *const *dev, int n, struct error *err)
@@ -728,8 +716,7 @@ struct model *model_staged_open(struct model *m, struct device *const *dev, int 
         lead[q] = dev[q * n_slice];
     struct opening o = { .m = s, .all = dev, .n_all = n * n_slice, .n_slice = n_slice, .bare = true };
     if (team_start(s, lead, n, n_slice, err) && team_call(s->team, stage_open, &o, err)) {
-        struct model *first = s->team->rank[0].slice, *last = s->team->rank[n - 1].slice;
-        first->table = first->own.embed ? NULL : last;
+        s->team->rank[0].slice->table = s->team->rank[stage_of_embedding(&s->c, n)].slice;
         return s;
     }
     model_free(s);

@@ -130,24 +130,16 @@ bool weights_stay(UNUSED struct model *m, UNUSED struct error *err)
     return true;
 }
 
-static bool handles_refresh(struct model *m, struct error *err)
-{
-    for (int64_t l = m->own.first; l < m->own.end; l++)
-        if (!layer_handles_refresh(m, &m->layer[l], err))
-            return false;
-    return !m->head || weight_refresh(m->dev, m->head, err);
-}
-
 /* At first there are no handles. */
 static bool whole_changed(struct model *m, struct error *err)
 {
-    return model_has_handles(m) ? handles_refresh(m, err) : model_handles_new(m, err);
+    return model_has_handles(m) ? model_handles_refresh(m, err) : model_handles_new(m, err);
 }
 
 /* There are none for a sampler's whole weights, whose slices are what runs use. */
 static bool both_changed(struct model *m, struct error *err)
 {
-    return (!model_has_handles(m) || handles_refresh(m, err)) && team_fill(m, m, err);
+    return (!model_has_handles(m) || model_handles_refresh(m, err)) && team_fill(m, m, err);
 }
 
 bool whole_bring(const struct model *m, void *to, struct error *err)
@@ -161,6 +153,11 @@ bool whole_fill(struct model *m, const struct model *src, struct error *err)
 {
     size_t size;
     return src->form->bring(src, model_weights(m, &size), err) && model_weights_changed(m, err);
+}
+
+static struct model *whole_pass(struct model *m, struct error *err)
+{
+    return model_like_open(m, err);
 }
 
 static size_t whole_held(const struct model *m)
@@ -181,18 +178,19 @@ static size_t view_held(UNUSED const struct model *m)
 const struct weights_form weights_none = { WEIGHTS_IN_PLACE, .plain = true, .share = none_share, .changed = weights_stay,
                                            .held = whole_held };
 const struct weights_form weights_whole = { WEIGHTS_IN_PLACE,         .plain = true,        .memory = whole_memory, .share = whole_share,
-                                            .changed = whole_changed, .bring = whole_bring, .fill = whole_fill,     .held = whole_held };
+                                            .changed = whole_changed, .bring = whole_bring, .fill = whole_fill,     .pass = whole_pass,
+                                            .held = whole_held };
 const struct weights_form weights_both = { WEIGHTS_IN_PLACE,     .memory = whole_memory, .share = whole_share, .changed = both_changed,
-                                           .bring = whole_bring, .fill = whole_fill,     .held = both_held };
+                                           .bring = whole_bring, .fill = whole_fill,     .pass = whole_pass,   .held = both_held };
 const struct weights_form weights_view = { WEIGHTS_IN_PLACE,     .memory = whole_memory, .changed = whole_changed,
                                            .bring = whole_bring, .fill = whole_fill,     .held = view_held };
 
 void weights_form_set(struct model *m)
 {
-    const struct weights_form *here = m->source     ? &weights_elsewhere
-                                      : m->weights  ? &weights_whole
-                                      : m->n_sliced ? &weights_cut_shape
-                                                    : &weights_none,
+    const struct weights_form *here = m->source      ? &weights_elsewhere
+                                      : m->weights   ? &weights_whole
+                                      : m->cut_shape ? &weights_cut_shape
+                                                     : &weights_none,
                               *cut = m->source    ? &weights_uncut
                                      : m->weights ? &weights_both
                                                   : &weights_cut;

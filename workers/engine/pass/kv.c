@@ -72,9 +72,9 @@ size_t kv_pool_page_bytes(const struct model *m)
 {
     if (m->team)
         return kv_pool_page_bytes(team_rank(m->team, 0)->slice);
-    if (m->n_sliced > 1) {
+    if (m->n_device > 1) {
         struct error ignored;
-        struct model *slice = model_slice_shape(m, m->n_sliced, &ignored);
+        struct model *slice = model_slice_shape(m, m->n_device, &ignored);
         size_t size = slice ? kv_pool_page_bytes(slice) : 0;
         model_free(slice);
         return size;

@@ -35,11 +35,11 @@ static bool covers(const struct lora_product *p)
     return n == p->n_out;
 }
 
-/* What an adapter has for this product; NULL: nothing, or there is none. */
+/* What the model's adapter has for this product; NULL: nothing. */
 static const struct lora_product *product_of(const struct model *m, int64_t layer, enum product which)
 {
-    const struct lora_product *p = m->lora ? &m->lora->layer[layer].product[which] : NULL;
-    return p && p->n_part > 0 ? p : NULL;
+    const struct lora_product *p = &m->lora->layer[layer].product[which];
+    return p->n_part > 0 ? p : NULL;
 }
 
 bool lora_fwd(const struct model *m, int64_t layer, enum product which, const struct lora_scratch *s, void *y, const void *x, int64_t n,

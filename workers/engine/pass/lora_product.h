@@ -9,7 +9,7 @@ struct lora_scratch {
     int64_t rows;        // rows of it computed at a time
 };
 #define LORA_ROWS 1024    // bounds what `up` takes; a row's bits do not depend on it
-/* y += s B A x for n rows of a product; nothing without an adapter there. */
+/* y += s B A x for n rows of a product; nothing where the adapter has none. */
 MUST_USE bool lora_fwd(const struct model *m, int64_t layer, enum product p, const struct lora_scratch *s, void *y, const void *x,
                        int64_t n, struct error *err);
 /* The gradients: dx += (through the adapter), and A's and B's into grad, where the layer's piece begins (fp32, +=). */

@@ -1,11 +1,11 @@
 /* run.c - the transformer itself: what it computes, the memory of a run, and its life
  *
  * run_blocks.c is the forward pass through the layers, run_attn.c and run_delta.c the kinds of their first halves, run_experts.c a second
- * half of experts, run_rope.c the rotations, run_shared.c attention over packed sequences, run_head.c the head, run_backward.c the backward
- * pass by hand, run_sums.c the layers' products, run_batch.c what is asked of a run: prefill, decode, scoring and training. A run has one
- * of several forms (struct run_form): run_team.c does these on the devices of a team, run_stages.c on the stages of a pipeline. Its
- * backward pass has one of two (struct grads_form): run_grads.c for all weights, run_adapter.c for an adapter's. run_impl.h is what the
- * files share.
+ * half of experts, run_rope.c the rotations, run_shared.c attention over packed sequences, run_head.c the head, run_ends.c what follows the
+ * last layer, run_backward.c the backward pass by hand, run_sums.c the layers' products, run_batch.c what is asked of a run: prefill,
+ * decode, scoring and training. A run has one of several forms (struct run_form): run_team.c does these on the devices of a team,
+ * run_stages.c on the stages of a pipeline. Its backward pass has one of two (struct grads_form): run_grads.c for all weights,
+ * run_adapter.c for an adapter's. run_impl.h is what the files share.
  *
  * The residual stream x gets two additions per layer, each fused into the norm that follows it:
  *
@@ -33,12 +33,7 @@
 #include "workers/engine/model/team.h"
 
 /* ---- memory: the same walk measures and assigns it */
-struct walk {
-    char *base;    // NULL: only measure
-    size_t used;
-};
-
-static void *take(struct walk *w, int64_t n, size_t elem)
+void *walk_take(struct walk *w, int64_t n, size_t elem)
 {
     void *p = w->base ? w->base + w->used : NULL;
     w->used += ((size_t)n * elem + 255) / 256 * 256;
@@ -82,12 +77,12 @@ static struct widths widths_most(const struct model_config *c)
 
 static void layout_routes(struct walk *w, struct routes *to, const struct model_config *c, int64_t n)
 {
-    to->logits = take(w, n * c->experts.n, 4);
-    to->weight = take(w, n * c->experts.k, 4);
-    to->expert = take(w, n * c->experts.k, 4);
-    to->first = take(w, c->experts.n + 1, 4);
-    to->row = take(w, n * c->experts.k, 4);
-    to->place = take(w, n * c->experts.k, 4);
+    to->logits = walk_take(w, n * c->experts.n, 4);
+    to->weight = walk_take(w, n * c->experts.k, 4);
+    to->expert = walk_take(w, n * c->experts.k, 4);
+    to->first = walk_take(w, c->experts.n + 1, 4);
+    to->row = walk_take(w, n * c->experts.k, 4);
+    to->place = walk_take(w, n * c->experts.k, 4);
 }
 
 static void layout_acts(struct walk *w, struct acts *a, const struct model_config *c, struct widths of, const struct run_limits *lim,
@@ -95,27 +90,27 @@ static void layout_acts(struct walk *w, struct acts *a, const struct model_confi
 {
     int64_t n = lim->max_tok;
     if (own_res1)
-        a->res1 = take(w, n * c->d_model, e);
-    a->rstd1 = take(w, n, 4);
-    a->qkv = take(w, n * of.qkv, e);
-    a->qkv_in = of.delta || (lim->train && c->qk_norm) ? take(w, n * of.qkv_in, e) : a->qkv;
-    a->ao = take(w, n * of.mix, e);
-    a->gate = of.attn && c->attn_gate ? take(w, n * c->n_head * c->d_head, e) : NULL;
-    a->lse = lim->train && of.attn ? take(w, n * c->n_head, 4) : NULL;
-    a->res2 = lim->train ? take(w, n * c->d_model, e) : a->res1;
-    a->rstd2 = take(w, n, 4);
-    a->gu = take(w, n * 2 * of.mlp, e);
+        a->res1 = walk_take(w, n * c->d_model, e);
+    a->rstd1 = walk_take(w, n, 4);
+    a->qkv = walk_take(w, n * of.qkv, e);
+    a->qkv_in = of.delta || (lim->train && c->qk_norm) ? walk_take(w, n * of.qkv_in, e) : a->qkv;
+    a->ao = walk_take(w, n * of.mix, e);
+    a->gate = of.attn && c->attn_gate ? walk_take(w, n * c->n_head * c->d_head, e) : NULL;
+    a->lse = lim->train && of.attn ? walk_take(w, n * c->n_head, 4) : NULL;
+    a->res2 = lim->train ? walk_take(w, n * c->d_model, e) : a->res1;
+    a->rstd2 = walk_take(w, n, 4);
+    a->gu = walk_take(w, n * 2 * of.mlp, e);
     if (of.experts)
         layout_routes(w, &a->to, c, n);
     if (lim->train && c->norm_place != NORM_BEFORE) {
-        a->half1 = take(w, n * c->d_model, e);
-        a->half2 = take(w, n * c->d_model, e);
-        a->rstd_post1 = take(w, n, 4);
-        a->rstd_post2 = take(w, n, 4);
+        a->half1 = walk_take(w, n * c->d_model, e);
+        a->half2 = walk_take(w, n * c->d_model, e);
+        a->rstd_post1 = walk_take(w, n, 4);
+        a->rstd_post2 = walk_take(w, n, 4);
     }
     if (lim->train && c->qk_norm_wide) {
-        a->rstd_q = take(w, n, 4);
-        a->rstd_k = take(w, n, 4);
+        a->rstd_q = walk_take(w, n, 4);
+        a->rstd_k = walk_take(w, n, 4);
     }
 }
 
@@ -125,17 +120,22 @@ int64_t run_head_rows(const struct model *m, const struct run_limits *lim)
     return MIN(want, MAX(lim->max_tok, 1));
 }
 
-/* Does the head's gradient, computed in parts, need memory to be summed in before it is added to the gradient? In the tied case the
- * embedding's is one of the parts; else a piece that is set serves itself. */
-static bool head_in_parts(const struct model *m, const struct run_limits *lim)
+/* What a run's backward pass makes gradients of. */
+static const struct grads_form *grads_of(const struct model *m)
 {
-    return lim->train && !m->lora && m->own.head && (m->head_at == m->embed_at || (run_head_rows(m, lim) < lim->max_tok && !lim->by_piece));
+    return m->lora ? &grads_adapter : &grads_all;
+}
+
+/* What follows the last layer of a model or a stage. */
+static const struct run_end *end_of(const struct model *m)
+{
+    return m->own.head ? &end_head : &end_edge;
 }
 
 /* The highest rank of an adapter that a run has room for; 0: it has none for any. */
 static int64_t adapter_rank(const struct model *m, const struct run_limits *lim)
 {
-    return MAX(lim->lora_rank, m->lora ? m->lora->c.rank : 0);
+    return MAX(lim->lora_rank, m->lora_rank);
 }
 
 static void layout_lora(struct walk *w, struct lora_scratch *s, const struct model *m, const struct run_limits *lim)
@@ -144,9 +144,9 @@ static void layout_lora(struct walk *w, struct lora_scratch *s, const struct mod
     size_t e = dtype_size(m->dtype);
     int64_t low = LORA_PART_MAX * adapter_rank(m, lim), qkv = config_qkv_width(c, false);
     s->rows = MIN(LORA_ROWS, lim->max_tok);
-    s->low = take(w, lim->max_tok * low, e);
-    s->dlow = lim->train ? take(w, lim->max_tok * low, e) : NULL;
-    s->up = take(w, s->rows * MAX(MAX(qkv, 2 * c->d_ff), c->d_model), e);
+    s->low = walk_take(w, lim->max_tok * low, e);
+    s->dlow = lim->train ? walk_take(w, lim->max_tok * low, e) : NULL;
+    s->up = walk_take(w, s->rows * MAX(MAX(qkv, 2 * c->d_ff), c->d_model), e);
 }
 
 /* A model with whole weights is trained on its own device, and its slices are for sampling. */
@@ -164,12 +164,12 @@ static void layout_seen(struct walk *w, const struct model_config *c, const stru
 {
     int64_t q = c->n_head * c->d_head;
     struct walk in = { .base = act };
-    *qkv = take(&in, lim->max_tok * config_qkv_width(c, false), e);
-    *ao = take(&in, lim->max_tok * q, e);
+    *qkv = walk_take(&in, lim->max_tok * config_qkv_width(c, false), e);
+    *ao = walk_take(&in, lim->max_tok * q, e);
     if (in.used <= (size_t)(lim->max_tok * config_mlp_width(c)) * e)
         return;
-    *qkv = take(w, lim->max_tok * config_qkv_width(c, false), e);
-    *ao = take(w, lim->max_tok * q, e);
+    *qkv = walk_take(w, lim->max_tok * config_qkv_width(c, false), e);
+    *ao = walk_take(w, lim->max_tok * q, e);
 }
 
 /* What the backward pass needs of the layers and of the head's products; on a team the ranks' runs have it. */
@@ -179,42 +179,41 @@ static void layout_bwd(struct walk *w, struct model_run *r, const struct model *
     size_t e = dtype_size(m->dtype);
     struct widths most = widths_most(c);
     int64_t n = lim->max_tok;
-    r->dres = take(w, n * c->d_model, e);
-    r->dh = take(w, n * c->d_model, e);
-    r->dao = take(w, n * most.mix, e);
-    r->dqkv = take(w, n * most.qkv_in, e);
+    r->dres = walk_take(w, n * c->d_model, e);
+    r->dh = walk_take(w, n * c->d_model, e);
+    r->dao = walk_take(w, n * most.mix, e);
+    r->dqkv = walk_take(w, n * most.qkv_in, e);
     if (c->attn_gate) {
-        r->dboth = take(w, n * config_in_width(c, false), e);
-        r->dgate = take(w, n * c->n_head * c->d_head, e);
+        r->dboth = walk_take(w, n * config_in_width(c, false), e);
+        r->dgate = walk_take(w, n * c->n_head * c->d_head, e);
     }
-    r->dconv = most.delta ? take(w, n * most.qkv, e) : NULL;
-    r->dact = take(w, n * config_mlp_width(c), e);
+    r->dconv = most.delta ? walk_take(w, n * most.qkv, e) : NULL;
+    r->dact = walk_take(w, n * config_mlp_width(c), e);
     if (c->experts.n) {
-        r->dweight = take(w, n * c->experts.k, 4);
-        r->droute = take(w, n * c->experts.n, e);
-        r->load = take(w, c->n_layer * c->experts.n, sizeof *r->load);
+        r->dweight = walk_take(w, n * c->experts.k, 4);
+        r->droute = walk_take(w, n * c->experts.n, e);
+        r->load = walk_take(w, c->n_layer * c->experts.n, sizeof *r->load);
     }
     if (lim->shares)
         layout_seen(w, c, lim, e, r->dact, &r->seen_dqkv, &r->seen_dao);
-    r->dhrow = m->own.head ? take(w, run_head_rows(m, lim) * c->d_model, e) : NULL;
-    r->dheads = r->dhead = head_in_parts(m, lim) ? take(w, MAX(lim->n_shared, 1) * c->vocab * c->d_model, 4) : NULL;
-    r->dembed = take(w, lim->n_shared * n * c->d_model, e);
-    r->dembed_token = take(w, lim->n_shared * n, 4);
-    r->dnorm = norm_parts(m) ? take(w, 2 * (norm_parts(m) + 1) * c->d_head, 4) : NULL;
-    r->leaf = m->parts > 1 && sums_own(m) > 1 ? take(w, sums_own(m) * n * c->d_model, 4) : NULL;
+    end_of(m)->layout_bwd(w, r, m, lim, grads_of(m)->head_in_parts(m, lim));
+    r->dembed = walk_take(w, lim->n_shared * n * c->d_model, e);
+    r->dembed_token = walk_take(w, lim->n_shared * n, 4);
+    r->dnorm = norm_parts(m) ? walk_take(w, 2 * (norm_parts(m) + 1) * c->d_head, 4) : NULL;
+    r->leaf = m->parts > 1 && sums_own(m) > 1 ? walk_take(w, sums_own(m) * n * c->d_model, 4) : NULL;
 }
 
 static void layout_batch(struct walk *w, struct model_run *r, const struct run_limits *lim)
 {
-    r->token = take(w, lim->max_tok, 4);
-    r->pos = take(w, lim->max_tok, 4);
-    r->seq = take(w, lim->max_seq + 1, 4);
+    r->token = walk_take(w, lim->max_tok, 4);
+    r->pos = walk_take(w, lim->max_tok, 4);
+    r->seq = walk_take(w, lim->max_seq + 1, 4);
     r->seen = (struct seen_rows){ 0 };
     if (!lim->shares)
         return;
     int32_t **seen[] = { &r->seen.row, &r->seen.own, &r->seen.at, &r->seen.copy, &r->seen.first };
     for (size_t i = 0; i < ARRAY_SIZE(seen); i++)
-        *seen[i] = take(w, lim->max_tok + 1, 4);
+        *seen[i] = walk_take(w, lim->max_tok + 1, 4);
 }
 
 /* The batch of each set. */
@@ -245,22 +244,15 @@ static void layout_kept(struct walk *w, struct model_run *r, const struct model 
         if (own)
             layout_acts(w, &a, c, widths_of(c, l), lim, e, true);
         else if (lim->train)
-            a.res1 = take(w, n * c->d_model, e);
+            a.res1 = walk_take(w, n * c->d_model, e);
         bool more = own && lim->keep_more, norms = more && c->norm_place != NORM_AFTER;
-        a.h1 = norms ? take(w, n * c->d_model, e) : r->h;
-        a.h2 = norms ? take(w, n * c->d_model, e) : r->h;
-        a.act = more ? take(w, n * widths_of(c, l).mlp, e) : r->act;
+        a.h1 = norms ? walk_take(w, n * c->d_model, e) : r->h;
+        a.h2 = norms ? walk_take(w, n * c->d_model, e) : r->h;
+        a.act = more ? walk_take(w, n * widths_of(c, l).mlp, e) : r->act;
         if (r->layer)
             r->layer[l] = a;
     }
-    if (m->own.head) {
-        r->resf = take(w, n * c->d_model, e);
-        r->hf = take(w, n * c->d_model, e);
-        r->rstdf = take(w, n, 4);
-    } else {
-        r->edge = take(w, n * c->d_model, e);
-        *dedge = lim->train ? take(w, n * c->d_model, e) : NULL;
-    }
+    end_of(m)->layout_kept(w, r, m, lim, dedge);
 }
 
 /* What the layers need; on a team the ranks' runs have it. */
@@ -271,14 +263,14 @@ static void layout_layers(struct walk *w, struct model_run *r, const struct mode
     int64_t n = lim->max_tok;
     struct acts shared = { 0 };
     void *dedge = NULL;
-    r->act = take(w, n * config_mlp_width(c), e);
+    r->act = walk_take(w, n * config_mlp_width(c), e);
     if (c->attn_gate) {
-        r->both = take(w, n * config_in_width(c, false), e);
-        r->mixed = take(w, n * widths_most(c).mix, e);
+        r->both = walk_take(w, n * config_in_width(c, false), e);
+        r->mixed = walk_take(w, n * widths_most(c).mix, e);
     }
-    r->state = config_has_states(c) ? take(w, lim->max_seq, 4) : NULL;
+    r->state = config_has_states(c) ? walk_take(w, lim->max_seq, 4) : NULL;
     if (c->experts.n)
-        r->pairs = take(w, n * c->experts.k * c->d_model, e);
+        r->pairs = walk_take(w, n * c->experts.k * c->d_model, e);
     if (lim->shares)
         layout_seen(w, c, lim, e, r->act, &r->seen_qkv, &r->seen_ao);
     if (!lim->train || lim->recompute_block)
@@ -301,7 +293,7 @@ static void layout_layers(struct walk *w, struct model_run *r, const struct mode
                                           .hf = r->hf,
                                           .rstdf = r->rstdf };
     }
-    r->out = take(w, n * c->d_model, e);
+    r->out = walk_take(w, n * c->d_model, e);
     if (adapter_rank(m, lim) > 0)
         layout_lora(w, &r->lora, m, lim);
 }
@@ -311,11 +303,10 @@ static size_t layout(struct model_run *r, const struct model *m, const struct ru
     struct walk w = { .base = base };
     const struct model_config *c = &m->c;
     size_t e = dtype_size(m->dtype);
-    int64_t n = lim->max_tok, head_max = run_head_rows(m, lim);
-    bool copies = m->n_slice && lim->train,    // of the gradient by the logits, which the first device computes
-        spread = form_of(m, lim)->spread;
-    r->slot = take(&w, n, 4);
-    r->h = take(&w, n * c->d_model, e);
+    int64_t n = lim->max_tok;
+    bool spread = form_of(m, lim)->spread;
+    r->slot = walk_take(&w, n, 4);
+    r->h = walk_take(&w, n * c->d_model, e);
     if (spread)
         layout_batches(&w, r, lim);
     else
@@ -323,18 +314,13 @@ static size_t layout(struct model_run *r, const struct model *m, const struct ru
     struct head_rows *h = &r->head;
     int32_t **ints[] = { &h->row, &h->target };
     for (size_t i = 0; i < ARRAY_SIZE(ints); i++)
-        *ints[i] = take(&w, n, 4);
+        *ints[i] = walk_take(&w, n, 4);
     float **floats[] = {
         &h->coef, &h->adv, &h->weight, &h->old, &h->ref, &h->log_ratio, &h->rho, &h->logp, &h->entropy, &h->lse, &h->loss
     };
     for (size_t i = 0; i < ARRAY_SIZE(floats); i++)
-        *floats[i] = take(&w, n, 4);
-    if (m->own.head) {
-        r->hrow = take(&w, head_max * c->d_model, e);
-        r->logits = take(&w, head_max * (c->vocab + (copies ? 1 : 0)), copies ? e : 4);
-        if (lim->train)
-            r->dlogits = m->dtype == DT_F32 || copies ? r->logits : take(&w, head_max * c->vocab, e);
-    }
+        *floats[i] = walk_take(&w, n, 4);
+    end_of(m)->layout(&w, r, m, lim);
     if (lim->train && !spread)
         layout_bwd(&w, r, m, lim);
     return w.used;
@@ -352,13 +338,13 @@ static size_t rope_layout(struct model_run *r, const struct model_config *c, con
 {
     struct walk w = { .base = base };
     int64_t half = rope_dims(&c->rope, c->d_head) / 2, n = lim->max_seq_tok * half, n_local = c->has_rope_local ? n : 0;
-    r->cos = take(&w, n, 4);
-    r->sin = take(&w, n, 4);
-    r->cos_local = take(&w, n_local, 4);
-    r->sin_local = take(&w, n_local, 4);
-    r->cos_still = take(&w, half, 4);
-    r->sin_still = take(&w, half, 4);
-    r->pos_still = take(&w, lim->max_tok, 4);
+    r->cos = walk_take(&w, n, 4);
+    r->sin = walk_take(&w, n, 4);
+    r->cos_local = walk_take(&w, n_local, 4);
+    r->sin_local = walk_take(&w, n_local, 4);
+    r->cos_still = walk_take(&w, half, 4);
+    r->sin_still = walk_take(&w, half, 4);
+    r->pos_still = walk_take(&w, lim->max_tok, 4);
     return w.used;
 }
 
@@ -431,7 +417,8 @@ struct model_run *model_run_new(struct model *m, const struct run_limits *lim, s
     }
     r->m = m;
     r->form = form_of(m, lim);
-    r->grads = m->lora ? &grads_adapter : &grads_all;
+    r->grads = grads_of(m);
+    r->end = end_of(m);
     r->lim = *lim;
     r->lim.lora_rank = adapter_rank(m, lim);
     r->head_max = run_head_rows(m, lim);

@@ -32,8 +32,7 @@ static bool place_end(const struct model_grad *g, const struct grad_place *p, st
     return g->flat || g->piece_end(g->ctx, p->piece, err);
 }
 
-/* A layer's place, as the backward pass needs it. */
-static bool layer_begin(struct model_run *r, const struct model_grad *g, int64_t l, struct grad_place *out, struct error *err)
+bool layer_begin(struct model_run *r, const struct model_grad *g, int64_t l, struct grad_place *out, struct error *err)
 {
     return place_begin(r->m, g, r->grads->piece(l), out, err) && r->grads->layer_clear(r->m, out, l, err);
 }
@@ -283,17 +282,6 @@ bool embedding_bwd(struct model_run *r, const struct model_grad *grad, struct er
     return rows_scale(r, r->dres, r->n_tok, embed_scale(r->m), err) && embed_grad(r, grad, r->dres, r->token, r->n_tok, err);
 }
 
-/* The last norm, whose gradient belongs to the last layer's piece. */
-static bool last_norm_bwd(struct model_run *r, const struct model_grad *grad, struct grad_place *to, struct error *err)
-{
-    struct model *m = r->m;
-    return model_bind(m, (int)m->c.n_layer, err) && rows_scale(r, r->dh, r->n_tok, head_scale(&m->c), err)
-           && layer_begin(r, grad, m->c.n_layer - 1, to, err)
-           && OP(m->dev, err, rmsnorm_bwd, .dx = r->dres, .dw = place_or_null(r, to, m->norm_at), .dy = r->dh, .x = r->resf,
-                 .w = model_at(m, m->norm_at), .rstd = r->rstdf, .n = r->n_tok, .d = m->c.d_model, .form = m->c.norm_form,
-                 .dtype = m->dtype);
-}
-
 /* The gradient by a stage's first stream: to the embedding, which it has, or to the stage that reads it next. */
 static bool stream_bwd(struct model_run *r, const struct model_grad *grad, struct error *err)
 {
@@ -301,7 +289,7 @@ static bool stream_bwd(struct model_run *r, const struct model_grad *grad, struc
     size_t bytes = (size_t)(r->n_tok * m->c.d_model) * dtype_size(m->dtype);
     bool first = m->own.first == 0;
     if (first && m->own.embed)
-        return r->grads->frozen || embedding_bwd(r, grad, err);
+        return r->grads->embedding(r, grad, err);
     return (!first || rows_scale(r, r->dres, r->n_tok, embed_scale(m), err)) && mem_copy(m->dev, r->dinput, r->dres, bytes, COPY_D2D, err)
            && (!first || mem_copy(m->dev, r->dinput_token, r->token, (size_t)r->n_tok * 4, COPY_D2D, err));
 }
@@ -311,15 +299,14 @@ bool layers_bwd(struct model_run *r, const struct model_grad *grad, struct error
     bool ok = false;
     struct model *m = r->m;
     struct grad_place to;
-    if (m->own.head)
-        TRY(last_norm_bwd(r, grad, &to, err));
-    else
-        TRY(mem_copy(m->dev, r->dres, r->dedge, (size_t)(r->n_tok * m->c.d_model) * dtype_size(m->dtype), COPY_D2D, err));
+    bool begun;    // the last layer's place
+    TRY(r->end->bwd(r, grad, &to, &begun, err));
     for (int64_t l = m->own.end - 1; l >= m->own.first; l--) {
         TRY(model_bind(m, 1 + (int)l, err));
         if (r->lim.recompute_block)
             TRY(block_again(r, &r->layer[l], l, err));
-        TRY((m->own.head && l == m->c.n_layer - 1) || layer_begin(r, grad, l, &to, err));
+        TRY(begun || layer_begin(r, grad, l, &to, err));
+        begun = false;
         TRY(mlp_bwd(r, &r->layer[l], l, &to, err));
         TRY(mix_half_bwd(r, &r->layer[l], l, &to, err));
         TRY(l < m->own.first + 2 || model_ahead(m, (int)l - 1, err));

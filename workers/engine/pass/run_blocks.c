@@ -1,6 +1,5 @@
 /* run_blocks.c - the forward pass through the layers, up to the last norm */
 #include <math.h>
-#include "workers/engine/pass/lora_product.h"
 #include "workers/engine/model/model_impl.h"
 #include "workers/engine/pass/run_impl.h"
 
@@ -53,30 +52,13 @@ static bool half_norm(struct model_run *r, const void *half, int64_t post, float
                  .eps = (float)m->c.rms_eps, .form = m->c.norm_form, .dtype = m->dtype);
 }
 
-/* Does a norm that adds it to the stream come right after this product, and nothing else read it? The backward pass reads only what norms
- * after a half were given. */
-static bool is_for_norm(const struct model *m, int64_t l, enum product which)
-{
-    bool last = l + 1 == m->own.end;
-    if (m->lora)
-        return false;
-    return which == PRODUCT_O ? m->at[l].post1 == AT_NONE && m->at[l].ln2 != AT_NONE
-                              : which == PRODUCT_DOWN && m->at[l].post2 == AT_NONE && (last ? m->own.head : m->at[l + 1].ln1 != AT_NONE);
-}
-
-/* Does nothing but swiglu_fwd read this product? In training the backward pass does. */
-static bool is_for_gate(const struct model *m, enum product which, const struct pass *p)
-{
-    return which == PRODUCT_GATE_UP && p->decode && !m->lora;
-}
-
 bool one_product(struct model_run *r, int64_t l, enum product which, const struct linear *w, void *y, const void *x, const struct pass *p,
-                 bool for_norm, struct error *err)
+                 struct product_use use, struct error *err)
 {
     const struct model *m = r->m;
     return OP(m->dev, err, linear_fwd, .y = y, .x = x, .w = w->w, .bias = model_at(m, w->bias_at), .n = p->n, .y_dtype = m->dtype,
-              .for_norm = for_norm, .for_gate = is_for_gate(m, which, p))
-           && lora_fwd(m, l, which, &r->lora, y, x, p->n, err);
+              .for_norm = use.for_norm, .for_gate = use.for_gate)
+           && r->grads->add(r, l, which, y, x, p->n, err);
 }
 
 /* y = W x + b, and the adapter's share: a row per token of the pass. */
@@ -84,7 +66,7 @@ static bool product_fwd(struct model_run *r, int64_t l, enum product which, void
                         struct error *err)
 {
     struct linear w = linear_of(r->m, l, which);
-    return r->form->product(r, l, which, &w, y, x, pass, is_for_norm(r->m, l, which), err);
+    return r->form->product(r, l, which, &w, y, x, pass, r->grads->use(r->m, l, which, pass), err);
 }
 
 /* What the rest of a block reads of a pass: its rows of what the first half has mixed and of the stream. */
@@ -180,12 +162,7 @@ bool one_forward(struct model_run *r, const struct pass *p, struct error *err)
         TRY(l + 2 >= m->own.end || model_ahead(m, 3 + (int)l, err));    // into the place of this one
         TRY(run_idle(r, err));
     }
-    int64_t n = p->wanted ? p->n_wanted : p->n;
-    if (!m->own.head)
-        return stream_add(r, NULL, r->edge, r->layer[m->own.end - 1].res2, r->out, AT_NONE, NULL, p->n, err);
-    TRY(OP(m->dev, err, rmsnorm_fwd, .y = r->hf, .sum = r->resf, .x = r->layer[c->n_layer - 1].res2, .add = r->out,
-           .w = model_at(m, m->norm_at), .rstd = r->rstdf, .n = n, .d = d, .eps = stream_eps(c), .form = c->norm_form, .dtype = m->dtype));
-    TRY(rows_scale(r, r->hf, n, head_scale(c), err));
+    TRY(r->end->fwd(r, p->wanted ? p->n_wanted : p->n, err));
     ok = true;
 out:
     return ok;

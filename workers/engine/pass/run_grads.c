@@ -51,6 +51,51 @@ static bool all_down(struct model_run *r, const struct acts *a, int64_t l, const
            && all_product_w(r, l, PRODUCT_DOWN, grad, dy, a->act, err);
 }
 
-const struct grads_form grads_all = {
-    .piece = all_piece, .place = all_place, .layer_clear = all_layer_clear, .product_w = all_product_w, .down = all_down
-};
+/* Where head and embedding are one tensor, the embedding's gradient is one of the parts. Otherwise a piece that is set serves itself. */
+static bool all_head_in_parts(const struct model *m, const struct run_limits *lim)
+{
+    return m->head_at == m->embed_at || (run_head_rows(m, lim) < lim->max_tok && !lim->by_piece);
+}
+
+/* Does a norm that adds it to the stream come right after this product, and nothing else read it? The backward pass reads only what norms
+ * after a half were given. */
+static bool is_for_norm(const struct model *m, int64_t l, enum product which)
+{
+    bool last = l + 1 == m->own.end;
+    return which == PRODUCT_O ? m->at[l].post1 == AT_NONE && m->at[l].ln2 != AT_NONE
+                              : which == PRODUCT_DOWN && m->at[l].post2 == AT_NONE && (last ? m->own.head : m->at[l + 1].ln1 != AT_NONE);
+}
+
+/* Does nothing but swiglu_fwd read this product? In training the backward pass does. */
+static bool is_for_gate(enum product which, const struct pass *p)
+{
+    return which == PRODUCT_GATE_UP && p->decode;
+}
+
+static struct product_use all_use(const struct model *m, int64_t l, enum product which, const struct pass *p)
+{
+    return (struct product_use){ is_for_norm(m, l, which), is_for_gate(which, p) };
+}
+
+static bool all_add(UNUSED struct model_run *r, UNUSED int64_t l, UNUSED enum product which, UNUSED void *y, UNUSED const void *x,
+                    UNUSED int64_t n, UNUSED struct error *err)
+{
+    return true;
+}
+
+static bool all_add_bwd(UNUSED struct model_run *r, UNUSED int64_t l, UNUSED enum product which, UNUSED const struct grad_place *grad,
+                        UNUSED void *dx, UNUSED const void *dy, UNUSED const void *x, UNUSED struct error *err)
+{
+    return true;
+}
+
+const struct grads_form grads_all = { .head_in_parts = all_head_in_parts,
+                                      .use = all_use,
+                                      .add = all_add,
+                                      .add_bwd = all_add_bwd,
+                                      .embedding = embedding_bwd,
+                                      .piece = all_piece,
+                                      .place = all_place,
+                                      .layer_clear = all_layer_clear,
+                                      .product_w = all_product_w,
+                                      .down = all_down };

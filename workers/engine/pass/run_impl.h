@@ -85,10 +85,12 @@ struct run_set {
     void *resf, *hf;    // the last stage's
     float *rstdf;
 };
+struct run_end;
 struct model_run {
     struct model *m;                   // borrowed
     const struct run_form *form;       // who does its work
     const struct grads_form *grads;    // what its backward pass makes gradients of
+    const struct run_end *end;         // what follows its last layer
     struct run_limits lim;
     int64_t head_max;    // rows of logits at a time
     float *cos, *sin;    // (max_seq_tok, rope_dims / 2) each
@@ -193,6 +195,11 @@ struct pass {
 
 struct linear;
 struct head_part;
+/* Who alone reads a product's output: a norm that adds it to the stream, or swiglu_fwd. With neither
+ * set others may read it, too. */
+struct product_use {
+    bool for_norm, for_gate;
+};
 /* Who does a run's work. Each form is one table: its model's own device (run_one, run.c), that
  * device as a rank of a team (run_team.c), all devices of a team (run_team, run_team.c) and the
  * stages of a pipeline (run_stages, run_stages.c). run.c chooses the form when a run is made. */
@@ -228,13 +235,36 @@ struct run_form {
     // devices' parts, described by `of` but for its x.
     bool (*embed)(struct model_run *r, void *y, const struct pass *p, struct error *err);
     bool (*product)(struct model_run *r, int64_t l, enum product which, const struct linear *w, void *y, const void *x,
-                    const struct pass *p, bool for_norm, struct error *err);
+                    const struct pass *p, struct product_use use, struct error *err);
     void *(*part)(struct model_run *r, void *y, enum dtype *dtype);
     bool (*sum)(struct model_run *r, const struct tree_sum *of, struct error *err);
 };
 extern const struct run_form run_one, run_team, run_stages;
 
+/* The memory of a run: the same walk measures and assigns it. */
+struct walk {
+    char *base;    // NULL: only measure
+    size_t used;
+};
+/* What follows the last layer that a run's model has. Each kind is one table in run_ends.c: the last
+ * norm and the head (end_head), or, of a stage that has neither, the edge to the next one
+ * (end_edge). */
+struct run_end {
+    // The memory that a run takes for it: for all of it; for each set, with the next edge's gradient
+    // at *dedge; and for a backward pass, in which the head's gradient is summed in parts or not.
+    void (*layout)(struct walk *w, struct model_run *r, const struct model *m, const struct run_limits *lim);
+    void (*layout_kept)(struct walk *w, struct model_run *r, const struct model *m, const struct run_limits *lim, void **dedge);
+    void (*layout_bwd)(struct walk *w, struct model_run *r, const struct model *m, const struct run_limits *lim, bool in_parts);
+    // From the last layer's stream of n rows; and to r->dres, the gradient by it, where *begun says
+    // whether the last layer's place `to` has been begun.
+    bool (*fwd)(struct model_run *r, int64_t n, struct error *err);
+    bool (*bwd)(struct model_run *r, const struct model_grad *g, struct grad_place *to, bool *begun, struct error *err);
+};
+extern const struct run_end end_head, end_edge;
+
 /* ---- run.c */
+/* Returns memory for n elements, NULL where it is only measured. */
+void *walk_take(struct walk *w, int64_t n, size_t elem);
 /* Take the memory of a run's inputs, activations and logits, unless it borrows some. */
 MUST_USE bool run_mem_take(struct model_run *r, const char *what, struct error *err);
 /* Rows of logits that a run computes at a time. */
@@ -313,7 +343,7 @@ MUST_USE bool run_forward(struct model_run *r, const struct pass *p, struct erro
 MUST_USE bool one_forward(struct model_run *r, const struct pass *p, struct error *err);
 MUST_USE bool one_embed(struct model_run *r, void *y, const struct pass *p, struct error *err);
 MUST_USE bool one_product(struct model_run *r, int64_t l, enum product which, const struct linear *w, void *y, const void *x,
-                          const struct pass *p, bool for_norm, struct error *err);
+                          const struct pass *p, struct product_use use, struct error *err);
 
 /* ---- kinds of the first half of a block: each is one table in a file of its own. A half begins and ends with a product; the table is
  * about what is in between, where tokens see each other. */
@@ -377,11 +407,23 @@ MUST_USE bool norm_sum(struct model_run *r, float *dq, float *dk, struct error *
 MUST_USE bool head_sum(struct model_run *r, void *dx, const void *dlogits, int64_t n, int64_t ld, struct error *err);
 
 /* ---- run_grads.c, run_adapter.c */
-/* What a backward pass makes gradients of. Each form is one table: all weights (grads_all,
- * run_grads.c), or those of an adapter, while the model's own are frozen (grads_adapter,
- * run_adapter.c). model_run_new chooses it. */
+/* What a backward pass makes gradients of, and what products compute for it. Each form is one table:
+ * all weights (grads_all, run_grads.c), or those of an adapter, while the model's own are frozen
+ * (grads_adapter, run_adapter.c). run.c chooses it (grads_of). */
 struct grads_form {
-    bool frozen;                // the model's own weights
+    bool frozen;    // the model's own weights
+    // Does the head's gradient, computed in parts, need memory to be summed in before it is added to
+    // the gradient?
+    bool (*head_in_parts)(const struct model *m, const struct run_limits *lim);
+    // Who alone reads this product of a pass.
+    struct product_use (*use)(const struct model *m, int64_t l, enum product which, const struct pass *p);
+    // After a product of n rows, y from x, and after its backward, dx from dy, which gradients
+    // product_w has made: the adapter's share.
+    bool (*add)(struct model_run *r, int64_t l, enum product which, void *y, const void *x, int64_t n, struct error *err);
+    bool (*add_bwd)(struct model_run *r, int64_t l, enum product which, const struct grad_place *grad, void *dx, const void *dy,
+                    const void *x, struct error *err);
+    // embedding_bwd, or nothing.
+    bool (*embedding)(struct model_run *r, const struct model_grad *g, struct error *err);
     int (*piece)(int64_t l);    // the piece that layer l's gradient belongs to
     // Where the gradient of a norm or a bias goes; NULL: it is frozen.
     float *(*place)(const struct grad_place *p, int64_t at);
@@ -423,6 +465,8 @@ MUST_USE bool head_bwd_end(struct model_run *r, const struct model_grad *g, stru
  * head begins with the gradient by what it hands on, in dedge. A stage without an embedding ends
  * with the gradient by what its first layer reads, at dinput. */
 MUST_USE bool layers_bwd(struct model_run *r, const struct model_grad *g, struct error *err);
+/* Begin layer l's place in the gradient. */
+MUST_USE bool layer_begin(struct model_run *r, const struct model_grad *g, int64_t l, struct grad_place *out, struct error *err);
 /* Add the embedding's gradient, from dres, the gradient by the stream at its beginning. */
 MUST_USE bool embedding_bwd(struct model_run *r, const struct model_grad *g, struct error *err);
 /* Likewise from dy (n, d), the gradient by the rows of token (n), which is scaled already. */

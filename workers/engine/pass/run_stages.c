@@ -35,7 +35,7 @@ static struct run_limits stage_limits(const struct model *stage, const struct ru
     struct run_limits l = *lim;
     l.mem = NULL;
     l.n_set = pipeline_sets(stage->n_stage, stage->stage);
-    l.n_shared = lim->train && stage->n_stage > 1 && stage->own.head && stage->c.tied ? pipeline_shared(stage->n_stage) : 0;
+    l.n_shared = lim->train ? stage->n_shared : 0;
     return l;
 }
 
@@ -138,7 +138,7 @@ static bool forward_do(const struct working *k, int q, int64_t micro, struct err
     struct pass p = { .n = b.n_tok, .token = r->token, .pos = r->pos };
     for (int i = 0; i < model_n_device(r->m) && q > 0; i++)
         run_of(k->s, q, i)->input = run_of(k->s, q - 1, i)->set[set_of(k, q - 1, micro)].edge;
-    return run_forward(r, &p, err) && (k->w->grad || !r->m->own.head || k->w->finish(k->w->ctx, micro, r, NULL, err));
+    return run_forward(r, &p, err) && (k->w->grad || q + 1 < k->s->n || k->w->finish(k->w->ctx, micro, r, NULL, err));
 }
 
 /* Where the gradient by the stream goes that the stage reads: to the stage before, or from the first one to the shared tensor's. */
@@ -172,7 +172,7 @@ static bool backward_do(const struct working *k, int q, int64_t micro, struct er
     struct model_grad g = grad_of(k, q);
     r->form->set_use(r, set_of(k, q, micro));
     gradient_goes(k, q, micro);
-    if (r->m->own.head) {
+    if (q + 1 == k->s->n) {    // it has the head
         shared_use(k, q, micro);
         return k->w->finish(k->w->ctx, micro, r, &g, err);
     }

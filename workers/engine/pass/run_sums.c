@@ -107,5 +107,5 @@ bool product_bwd(struct model_run *r, int64_t l, enum product which, const struc
                  bool accumulate, struct error *err)
 {
     return r->grads->product_w(r, l, which, grad, dy, x, err) && product_bwd_x(r, l, which, dx, dy, accumulate, err)
-           && lora_bwd(r->m, l, which, &r->lora, grad->at, dx, dy, x, r->n_tok, err);
+           && r->grads->add_bwd(r, l, which, grad, dx, dy, x, err);
 }

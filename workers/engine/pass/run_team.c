@@ -213,14 +213,14 @@ static bool parts_go(const struct model_run *r, const struct linear *l, int64_t 
 
 /* In PRODUCT_O and PRODUCT_DOWN each rank has only a part of every sum. The sums of its other products are whole. */
 static bool rank_product(struct model_run *r, int64_t l, enum product which, const struct linear *w, void *y, const void *x,
-                         const struct pass *p, bool for_norm, struct error *err)
+                         const struct pass *p, struct product_use use, struct error *err)
 {
     enum dtype dtype = r->m->dtype;
     if (which != PRODUCT_O && which != PRODUCT_DOWN)
-        return one_product(r, l, which, w, y, x, p, for_norm, err);
-    bool in_parts = for_norm && parts_go(r, w, p->n);
+        return one_product(r, l, which, w, y, x, p, use, err);
+    bool in_parts = use.for_norm && parts_go(r, w, p->n);
     struct tree_sum sum = {
-        .y = y, .bias = model_at(r->m, w->bias_at), .n = p->n, .d = w->n_out, .y_dtype = dtype, .dtype = dtype, .for_norm = for_norm
+        .y = y, .bias = model_at(r->m, w->bias_at), .n = p->n, .d = w->n_out, .y_dtype = dtype, .dtype = dtype, .for_norm = use.for_norm
     };
     void *part = rank_part(r, y, &dtype);
     return OP(r->m->dev, err, linear_fwd, .y = part, .x = x, .w = w->w, .n = p->n, .y_dtype = dtype, .in_parts = in_parts)
@@ -394,7 +394,7 @@ static bool rank_head_rows(void *ctx, int rank, struct error *err)
     c.dlogits = (const char *)c.dlogits + (size_t)s->vocab_first * e;
     b->r->team->peer[rank].turn = 0;
     if (!s->dev->host_memory && rank > 0) {
-        int64_t ld = s->c.vocab + (s->odd_vocab && s->c.vocab % 8 == 0 ? 1 : 0);
+        int64_t ld = s->c.vocab + (s->vocab_all % 8 != 0 && s->c.vocab % 8 == 0 ? 1 : 0);
         if (!OP(s->dev, err, rows_copy, .y = run->dlogits, .x = c.dlogits, .n = c.n, .row_bytes = (size_t)s->c.vocab * e,
                 .ldy_bytes = (size_t)ld * e, .ldx_bytes = (size_t)c.ld * e)
             || !mem_copy(s->dev, run->hrow, c.x, (size_t)c.n * row_bytes, COPY_D2D, err))
