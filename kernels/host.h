@@ -3,7 +3,7 @@
  * Plain functions with the signatures of struct ops; no state. */
 #pragma once
 #include <math.h>
-#include "kernels/ops.h"
+#include "kernels/delta_span.h"
 
 /* A page of the KV pool as ref and cpu's checks see it. */
 #define HOST_PAGE_TOK 32
@@ -67,24 +67,6 @@ bool route_check(const char *op, int64_t n_expert, int64_t k, struct error *err)
 bool delta_heads_check(const char *op, struct delta_heads h, struct error *err);
 bool delta_check(const char *op, const struct delta_seqs *of, struct delta_heads h, struct error *err);
 bool logits_check(const char *op, int64_t n, int64_t vocab, int64_t n_live, int64_t ld, struct error *err);
-
-/* Sequence s: its rows, and its slot; state NULL: it has none. */
-struct delta_span {
-    int64_t first, end;
-    float *state;
-    bool fresh;     // it begins with zeros
-    bool absent;    // its rows are no sequence
-};
-static inline struct delta_span delta_span_of(const struct delta_seqs *of, struct delta_heads h, int64_t s)
-{
-    struct delta_span p = { .first = of->seq ? of->seq[s] : s, .end = of->seq ? of->seq[s + 1] : s + 1, .fresh = true };
-    if (!of->slot)
-        return p;
-    p.absent = of->slot[s] < 0;
-    p.state = p.absent ? NULL : of->state + of->slot[s] * delta_state_floats(h);
-    p.fresh = p.absent || of->pos[p.first] == 0;
-    return p;
-}
 
 /* Element i of a matrix of either dtype, as a double, and back with one rounding (double to fp32, fp32 to bf16). */
 static inline double elem_get(const void *p, int64_t i, enum dtype t)

@@ -23,6 +23,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include "kernels/both.h"
 #include "kernels/policy_form.h"
 #include "protocol/base/error.h"
 
@@ -607,12 +608,12 @@ struct delta_heads {
     int n_k, n_v, d_k, d_v;
     bool by_key;
 };
-static inline int64_t delta_channels(struct delta_heads h)
+static inline BOTH_SIDES int64_t delta_channels(struct delta_heads h)
 {
     return (int64_t)2 * h.n_k * h.d_k + (int64_t)h.n_v * h.d_v;
 }
 /* Columns of a row of the input projection. */
-static inline int64_t delta_columns(struct delta_heads h)
+static inline BOTH_SIDES int64_t delta_columns(struct delta_heads h)
 {
     return delta_channels(h) + (int64_t)h.n_v * h.d_v + 2 * h.n_v;
 }
@@ -625,7 +626,7 @@ enum delta_part {
     DELTA_A,
 };
 /* Where a part of head i, a key head for q and k, begins in such a row. */
-static inline int64_t delta_at(struct delta_heads h, enum delta_part part, int64_t i)
+static inline BOTH_SIDES int64_t delta_at(struct delta_heads h, enum delta_part part, int64_t i)
 {
     int64_t r = h.n_v / h.n_k, j = part <= DELTA_K ? i : i / r, own = part <= DELTA_K ? 0 : i % r;
     int64_t qk = (int64_t)h.n_k * h.d_k, v = (int64_t)h.n_v * h.d_v, group = 2 * h.d_k + 2 * r * h.d_v;
@@ -636,7 +637,7 @@ static inline int64_t delta_at(struct delta_heads h, enum delta_part part, int64
     return !h.by_key ? flat[part] : keyed[part] + (part < DELTA_B ? j * group : h.n_k * group + j * 2 * r);
 }
 /* What a sequence keeps in a slot of a layer: the matrices (n_v, d_k, d_v), then the last 3 inputs of each channel (3, C). */
-static inline int64_t delta_state_floats(struct delta_heads h)
+static inline BOTH_SIDES int64_t delta_state_floats(struct delta_heads h)
 {
     return (int64_t)h.n_v * h.d_k * h.d_v + 3 * delta_channels(h);
 }
@@ -965,7 +966,7 @@ struct mem_hash {
     X(gate_bwd)
 #define OPS_TABLE(X) OPS_DENSE(X) OPS_EXPERTS(X) OPS_DELTA(X)
 // clang-format on
-/* A back end: its life cycle and one function per operation. Those of OPS_DELTA are NULL where a back end has none (cuda). */
+/* A back end: its life cycle and one function per operation. */
 struct ops {
     void (*device_free)(struct device *);
     bool (*device_enter)(struct device *, struct error *);                             // these two NULL: nothing to do; always,
@@ -1010,10 +1011,6 @@ struct ops {
     OPS_TABLE(OPS_ROW)
 #undef OPS_ROW
 };
-static inline bool device_has_delta(const struct device *dev)
-{
-    return dev->op->delta_rule_fwd != NULL;
-}
 /* Call one: OP(dev, err, rmsnorm_fwd, .y = y, .x = x, ...). Omitted fields are 0. Returns bool. */
 #define OP(dev, err, name, ...) ((dev)->op->name((dev), &(struct name){ __VA_ARGS__ }, (err)))
 

@@ -78,6 +78,8 @@ static inline bool launch_ok(const char *op, struct error *err)
 }
 /* Get size_bytes of scratch for this operation: grows when a larger operation comes, never while recording. */
 void *cuda_scratch(struct cuda_device *cu, size_t size_bytes, const char *op, struct error *err);
+/* y[j] += sum over i, in order, of part[i * ld + j]; rows.cu. */
+void cuda_parts_add(struct cuda_device *cu, float *y, const float *part, int64_t n_part, int64_t ld, int64_t d);
 /* Does a norm of n rows of d, ld apart, take a thread per 8 elements, and may therefore finish a sum over devices? */
 bool norm_is_few(int64_t n, int64_t d, int64_t ld);
 /* Sizes of heads that attention and its rotation are compiled for. */
@@ -98,6 +100,7 @@ void cuda_early_note(struct cuda_device *cu);
 #define CUDA_ROW(name) extern "C" bool name##_cuda(struct device *dev, const struct name *a, struct error *err);
 OPS_DENSE(CUDA_ROW)
 OPS_EXPERTS(CUDA_ROW)
+OPS_DELTA(CUDA_ROW)
 #undef CUDA_ROW
 bool cuda_weight_init(struct device *dev, struct weight *w, struct error *err);
 void cuda_weight_release(struct device *dev, struct weight *w);

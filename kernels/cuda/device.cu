@@ -387,6 +387,7 @@ static struct ops ops_table(void)
 #define CUDA_ENTRY(name) t.name = name##_cuda;
     OPS_DENSE(CUDA_ENTRY)
     OPS_EXPERTS(CUDA_ENTRY)
+    OPS_DELTA(CUDA_ENTRY)
     return t;
 }
 

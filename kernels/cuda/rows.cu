@@ -165,7 +165,7 @@ __global__ static void parts_sum_kernel(float *__restrict__ y, const float *__re
     }
     y[j] = was + sum;
 }
-static void parts_add(struct cuda_device *cu, float *y, const float *part, int64_t n_part, int64_t ld, int64_t d)
+void cuda_parts_add(struct cuda_device *cu, float *y, const float *part, int64_t n_part, int64_t ld, int64_t d)
 {
     parts_sum_kernel<<<blocks_for(d, PARTS_THREADS), PARTS_THREADS, 0, cu->stream>>>(y, part, n_part, ld, d);
 }
@@ -216,7 +216,7 @@ static bool rows_add(struct cuda_device *cu, float *y, const rows_sum<T> &a, boo
         return false;
     auto *kernel = wide ? rows_part_kernel<T, 4, SCALED> : rows_part_kernel<T, 1, SCALED>;
     kernel<<<dim3(blocks_for(a.d, ROW_THREADS * (wide ? 4 : 1)), n_part), ROW_THREADS, 0, cu->stream>>>(part, a);
-    parts_add(cu, y, part, n_part, a.d, a.d);
+    cuda_parts_add(cu, y, part, n_part, a.d, a.d);
     return launch_ok(op, err);
 }
 template <typename T>
@@ -847,9 +847,9 @@ template <typename T> static bool rope_bwd_run(struct cuda_device *cu, const str
     if (dnorm) {
         rope_dnorm_kernel<<<dim3(n_part, 2 * parts), hd, 0, cu->stream>>>(part, dnorm, a->n, n_q, n_kv, parts, hd);
         if (a->q_norm && a->dq_norm)
-            parts_add(cu, a->dq_norm, part, n_part, 2 * wide, wide);
+            cuda_parts_add(cu, a->dq_norm, part, n_part, 2 * wide, wide);
         if (a->k_norm && a->dk_norm)
-            parts_add(cu, a->dk_norm, part + wide, n_part, 2 * wide, wide);
+            cuda_parts_add(cu, a->dk_norm, part + wide, n_part, 2 * wide, wide);
     }
     return launch_ok("rope_bwd", err);
 }

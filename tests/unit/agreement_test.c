@@ -126,6 +126,22 @@ static const struct model_config shapes[] = {
      .qk_norm = true,
      .attn_gate = true,
      .delta = {.heads = {2, 4, 16, 24, false}, .layers = {11}}},
+    // Qwen3.5's own heads, two value heads to a key head
+    {BASE,
+     .family = FAMILY_QWEN3_5,
+     .n_layer = 2,
+     .d_model = 128,
+     .n_head = 2,
+     .n_kv_head = 1,
+     .d_head = 256,
+     .d_ff = 128,
+     .vocab = 288,
+     .rms_eps = 1e-6,
+     .rope = {.theta = 1e7, .partial = 0.25},
+     .norm_form = NORM_GEMMA,
+     .qk_norm = true,
+     .attn_gate = true,
+     .delta = {.heads = {1, 2, 128, 128, false}, .layers = {1}}},
     {BASE,
      .family = FAMILY_OLMOE,
      .n_layer = 2,
@@ -169,8 +185,6 @@ static const char *device_name(void)
 static bool engine_open(struct engine *e, const struct model_config *c, enum dtype dtype, const char *path, int n_thread)
 {
     struct error err = { 0 };
-    if (config_has_states(c) && strncmp(device_name(), "cuda", 4) == 0)
-        return false;    // no operations on states there
     if (path)
         setenv("RC_CPU", path, 1);
     else

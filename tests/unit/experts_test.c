@@ -108,18 +108,6 @@ static void layer_free(struct layer *l)
     for (size_t i = 0; i < N_PIECE; i++)
         free(*all[i].p);
 }
-/* A copy in dev's memory; and what is there, back, and freed. */
-static void *sent(struct device *dev, const void *from, size_t bytes)
-{
-    void *p = mem_new(dev, bytes, "a test", &err);
-    TRUE(p && mem_copy(dev, p, from, bytes, COPY_H2D, &err) && device_sync(dev, &err));
-    return p;
-}
-static void fetched(struct device *dev, void *to, void *from, size_t bytes)
-{
-    TRUE(mem_copy(dev, to, from, bytes, COPY_D2H, &err) && device_sync(dev, &err));
-    mem_free(dev, from);
-}
 /* The layer in dev's memory; and what is there, back into l. */
 static struct layer layer_send(struct device *dev, const struct layer *l)
 {
@@ -235,16 +223,6 @@ static const struct size sizes[] = {
     { .n = 1500, .d = 32, .f = 32, .experts = 2, .k = 1, .normalise = true, .scale = 1 },
     { .n = 250, .d = 320, .f = 160, .experts = 6, .k = 4, .normalise = true, .scale = 1 },    // tiles with an end, in every direction
 };
-
-/* What is tested: OPS_DEVICE, or the CPU. */
-static struct device *tested(void)
-{
-    const char *name = getenv("OPS_DEVICE");
-    struct device *dev = name ? device_new(name, 0, &err) : cpu_of(NULL, 2);
-    if (!dev)
-        fail_msg("%s", err.text);
-    return dev;
-}
 
 static void experts_are_chosen_and_weighted_as_worked_out_by_hand(UNUSED void **state)
 {

@@ -67,6 +67,28 @@ static const struct cpu_variant {
 #endif
 };
 
+/* What is tested: OPS_DEVICE, or the CPU. */
+static struct device *tested(void)
+{
+    const char *name = getenv("OPS_DEVICE");
+    struct device *dev = name ? device_new(name, 0, &err) : cpu_of(NULL, 2);
+    if (!dev)
+        fail_msg("%s", err.text);
+    return dev;
+}
+
+/* A copy in dev's memory; and what is there, back, and freed. */
+static void *sent(struct device *dev, const void *from, size_t bytes)
+{
+    void *p = mem_new(dev, bytes, "a test", &err);
+    TRUE(p && mem_copy(dev, p, from, bytes, COPY_H2D, &err) && device_sync(dev, &err));
+    return p;
+}
+static void fetched(struct device *dev, void *to, void *from, size_t bytes)
+{
+    TRUE(mem_copy(dev, to, from, bytes, COPY_D2H, &err) && device_sync(dev, &err));
+    mem_free(dev, from);
+}
 /* One of a layer's results; the layer's. */
 struct result {
     const char *name;

@@ -301,9 +301,6 @@ void model_free(struct model *m)
 bool model_device_check(const struct model_config *c, const struct device *dev, struct error *err)
 {
     static const int64_t on_cuda[] = { 16, 32, 64, 96, 128, 256 };
-    if (config_has_states(c) && !device_has_delta(dev))
-        return error_set(err, ERR_UNSUPPORTED,
-                         "this model has layers of linear attention, which '%s' has no operations for; it runs on CPUs (cpu:0)", dev->name);
     if (dev->kind != DEVICE_CUDA)
         return (c->d_head % 16 == 0 && c->d_head >= 16 && c->d_head <= 256)
                || error_set(err, ERR_UNSUPPORTED, "'head_dim' is %" PRId64 "; on a CPU multiples of 16 up to 256 are supported", c->d_head);
