@@ -35,6 +35,8 @@ struct group *group_new(int64_t n_prompt, int32_t n_sample, int64_t n_tok, struc
 
 int64_t sample_n_own(const struct group *g, int32_t i)
 {
+    if (!g->mask)
+        return g->sample[i].n_tok;
     const uint8_t *mask = g->mask + g->sample[i].first_tok;
     int64_t n = 0;
     for (int64_t t = 0; t < g->sample[i].n_tok; t++)

@@ -66,7 +66,7 @@ struct group {
     double score_s;     // seconds from requesting its scores to getting them
     double verify_s;    // total seconds that verifiers worked on its samples
 };
-/* Tokens of sample i that were sampled: those whose mask is 1. */
+/* Tokens of sample i that were sampled: those whose mask is 1; all of them in a group without a mask. */
 int64_t sample_n_own(const struct group *g, int32_t i);
 /* A group with room for exactly these sizes, zeroed, first_tok not set, every token's mask 1. Returns it for group_free; NULL: out of
  * memory. */

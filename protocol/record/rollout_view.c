@@ -81,6 +81,14 @@ static void tokens_read(struct sample_view *s, const struct mval *v, int64_t n_a
     s->piece = array_part(v, "piece", sizeof(*s->piece), n_all, first, s->n_tok);
 }
 
+static int64_t own_tokens(const struct sample_view *s)
+{
+    int64_t n = 0;
+    for (int64_t t = 0; t < s->n_tok; t++)
+        n += !s->mask || s->mask[t];
+    return n;
+}
+
 /* The advantages by the run's rule; groups that came with their own keep those unknown here. */
 static void advantages_make(struct rollout_view *r, const struct mval *samples, enum advantage_form form)
 {
@@ -91,6 +99,7 @@ static void advantages_make(struct rollout_view *r, const struct mval *samples, 
         bool scored = !isnan(r->sample[i].reward);
         sample[i] = (struct sample){ .score = scored ? SCORE_OK : SCORE_NONE,
                                      .reward = scored ? r->sample[i].reward : 0,
+                                     .n_tok = own_tokens(&r->sample[i]),
                                      .again = i > 0 && mval_bool(mval_get(mval_at(samples, i), "again"), false) };
     }
     advantage_group(adv, form, &g);

@@ -19,6 +19,10 @@
  *   VESPO    arXiv 2602.10693, and TRL's defaults: the soft weight of a whole response, token level, no penalty. No sample is skipped
  *   DPPO_TV, DPPO_KL
  *            arXiv 2602.04879, as verl has them: bounds of 0.2 on a probability's change, ratios of at most 20, token level, no penalty
+ *   OPO      arXiv 2505.23585, section 3: the baseline of least variance, of which lengths are the measure; no penalty
+ *   MAXRL    arXiv 2602.02710: the gradient of the log of the pass rate, of which GRPO's is the first order; no penalty
+ *   GRPO_PASSK, REINFORCE_PP
+ *            verl's grpo_passk (arXiv 2503.19595) and reinforce_plus_plus (arXiv 2501.03262)
  *
  * The presets: an algorithm with the settings that its origin trains with.
  *   open_instruct  the defaults of grpo_fast.py as of August 2026. Its old log-probs are those of the step itself, and what samples are
@@ -80,6 +84,12 @@ static const struct preset_row {
     { "algo", "DPPO_KL", "loss_variation", "token_level" },
     { "algo", "DPPO_KL", "kl_coeff", "0" },
     { "algo", "DPPO_KL", "skip_threshold", "0" },
+    { "algo", "OPO", "advantages", "length_weighted" },
+    { "algo", "OPO", "kl_coeff", "0" },
+    { "algo", "MAXRL", "advantages", "over_mean" },
+    { "algo", "MAXRL", "kl_coeff", "0" },
+    { "algo", "GRPO_PASSK", "advantages", "best" },
+    { "algo", "REINFORCE_PP", "advantages", "whitened" },
 
     { "preset", "open_instruct", "advantages", "centered" },
     { "preset", "open_instruct", "loss_variation", "token_level" },

@@ -14,6 +14,7 @@ import make_losses as ours
 import numpy as np
 import torch
 import verl.trainer.ppo.core_algos as verl
+from verl.trainer.config import AlgoConfig
 from verl.workers.config import ActorConfig
 from trl import GRPOTrainer
 
@@ -61,7 +62,8 @@ def loss_here(b, case):
 
 
 def advantages_of(b, how):
-    return torch.cat([how(torch.tensor(b.reward[g * SAMPLES:(g + 1) * SAMPLES])) for g in range(GROUPS)]).unsqueeze(-1) * b.mask
+    by_group = [slice(g * SAMPLES, (g + 1) * SAMPLES) for g in range(GROUPS)]
+    return torch.cat(how([torch.tensor(b.reward[g]) for g in by_group], [torch.tensor(b.n_tok[g]) for g in by_group])).unsqueeze(-1) * b.mask
 
 
 def actor(**settings):
@@ -79,6 +81,16 @@ def by_verl(name, mode, **settings):
         return verl.get_policy_loss_fn(name)(old_log_prob=b.padded(b.old), log_prob=b.padded(new),
                                              advantages=advantages_of(b, case["adv"]), response_mask=b.mask, loss_agg_mode=mode,
                                              config=actor(clip_ratio_low=lo, clip_ratio_high=hi, **settings))[0]
+    return loss
+
+
+def estimated(estimator):
+    """verl's loss of ratios with its own estimator's advantages."""
+    def loss(b, new, case):
+        algo = AlgoConfig(adv_estimator=estimator, gamma=1.0, norm_adv_by_std_in_grpo=True)
+        a = verl.get_adv_estimator_fn(estimator)(token_level_rewards=b.scores(), response_mask=b.mask, index=b.index, config=algo)[0]
+        return verl.get_policy_loss_fn("vanilla")(old_log_prob=b.padded(b.old), log_prob=b.padded(new), advantages=a, response_mask=b.mask,
+                                                  loss_agg_mode=SAMPLE, config=actor(clip_ratio_c=1e9))[0]
     return loss
 
 
@@ -123,6 +135,9 @@ CHECKS = [
     ("DPPO_TV", by_verl("dppo_tv", TOKEN, clip_ratio_c=1.2), dict(lo=0.05, hi=0.04)),
     ("DPPO_KL", by_verl("dppo_kl", TOKEN, clip_ratio_c=1.2), dict(lo=0.01, hi=0.008)),
     ("DRO", by_verl("dro", SAMPLE, policy_loss=dict(dro_beta=0.5)), {}),
+    ("OPO", estimated("opo"), {}),
+    ("GRPO_PASSK", estimated("grpo_passk"), {}),
+    ("REINFORCE_PP", estimated("reinforce_plus_plus"), {}),
     ("mask-kl", by_trl("grpo", off_policy_mask_threshold=0.05), {}),
     ("k3_ratio", by_trl("grpo", use_bias_correction_kl=True), {}),
 ]

@@ -51,6 +51,39 @@ def centered(r):
     return r - r.mean()
 
 
+def grouped(how):
+    """Advantages of every group by its rewards alone."""
+    return lambda rewards, lengths: [how(r) for r in rewards]
+
+
+def deviation_batch(rewards, lengths):
+    """TRL's scale_rewards batch."""
+    s = torch.cat(rewards).std(unbiased=True) + 1e-4
+    return [(r - r.mean()) / s for r in rewards]
+
+
+def length_weighted(rewards, lengths):
+    """verl's compute_opo_outcome_advantage."""
+    return [r - (r * n).sum() / n.sum() for r, n in zip(rewards, lengths)]
+
+
+def over_mean(r):
+    """MaxRL, arXiv 2602.02710."""
+    return (r - r.mean()) / r.mean()
+
+
+def best(r):
+    """verl's compute_grpo_passk_outcome_advantage."""
+    top, second = torch.topk(r, 2).values
+    return torch.where(torch.arange(len(r)) == r.argmax(), (top - second) / (r.std(unbiased=True) + 1e-6), 0.0)
+
+
+def whitened(rewards, lengths):
+    """verl's compute_reinforce_plus_plus_outcome_advantage with gamma 1."""
+    tokens = torch.cat([r.repeat_interleave(n) for r, n in zip(rewards, lengths)])
+    return [(r - tokens.mean()) * torch.rsqrt(tokens.var(unbiased=True) + 1e-8) for r in rewards]
+
+
 def ppo(r, a, lp, lo, hi):
     return -torch.minimum(r * a, r.clamp(1 - lo, 1 + hi) * a)
 
@@ -139,13 +172,13 @@ KL = {
     "abs": lambda new, ref, r: (new - ref).abs(),
     "k3+": lambda new, ref, r: through(KL["k2"](new, ref, r), KL["k3"](new, ref, r)),
 }
-PLAIN = dict(adv=deviation, term=ppo, lo=0.2, hi=0.2, level="sample", kl="k3", beta=0.0)
+PLAIN = dict(adv=grouped(deviation), term=ppo, lo=0.2, hi=0.2, level="sample", kl="k3", beta=0.0)
 CASES = {
-    "DR_GRPO": dict(adv=centered, level="constant"),
+    "DR_GRPO": dict(adv=grouped(centered), level="constant"),
     "GSPO": dict(whole=gspo_sample, lo=0.05, hi=0.06),
     "GSPO-token": dict(whole=gspo_sample, lo=0.05, hi=0.06, level="token"),
     "CISPO": dict(term=cispo, lo=1.0, hi=0.3, level="token"),
-    "atropos": dict(adv=population, term=atropos),
+    "atropos": dict(adv=grouped(population), term=atropos),
     "k1": dict(beta=0.5, kl="k1"),
     "k2": dict(beta=0.5, kl="k2"),
     "k1_ratio": dict(beta=0.5, kl="k1_ratio"),
@@ -154,17 +187,22 @@ CASES = {
     "k3+": dict(beta=0.5, kl="k3+"),
     "dual-clip": dict(term=dual_clip),
     "SAPO": dict(term=sapo),
-    "GPG": dict(adv=centered, term=gpg, level="token"),
+    "GPG": dict(adv=grouped(centered), term=gpg, level="token"),
     "LUSPO": dict(whole=gspo_sample, lo=0.05, hi=0.06, level="sum"),
     "GMPO": dict(whole=gmpo_sample, lo=0.1, hi=0.12),
     "VESPO": dict(whole=vespo_sample, level="token"),
     "DPPO_TV": dict(term=dppo(tv, 1.2), lo=5e-4, hi=4e-4, level="token"),
     "DPPO_KL": dict(term=dppo(binary_kl, 1.2), lo=4e-5, hi=3e-5, level="token"),
     "DRO": dict(term=dro),
+    "DEVIATION_BATCH": dict(adv=deviation_batch),
+    "OPO": dict(adv=length_weighted),
+    "MAXRL": dict(adv=grouped(over_mean)),
+    "GRPO_PASSK": dict(adv=grouped(best)),
+    "REINFORCE_PP": dict(adv=whitened),
     "mask-kl": dict(mask=("kl", 0.0, 0.05)),
     "teacher": dict(beta=0.0, teacher=0.5, rewards=1.0),
     "teacher-alone": dict(beta=0.0, teacher=2.0, rewards=0.0, level="token"),
-    "open_instruct": dict(adv=centered, hi=0.272, level="token", beta=0.05, current=True, clamp=("token", 0.0, 1.2)),
+    "open_instruct": dict(adv=grouped(centered), hi=0.272, level="token", beta=0.05, current=True, clamp=("token", 0.0, 1.2)),
     "clamp-sequence": dict(current=True, clamp=("sequence", 0.5, 1.3)),
     "clamp-geometric": dict(current=True, clamp=("geometric", 0.9, 1.05)),
     "icepop": dict(current=True, clamp=("token", 0.0, 2.0), mask=("token", 0.8, 1.25)),
@@ -205,8 +243,10 @@ def loss_of(case, model, ref, groups, logprobs=logprobs):
     n_sample = sum(len(samples) for _, samples in groups)
     n_tok = sum(len(tok) for _, samples in groups for tok, _, _ in samples)
     total = torch.zeros(())
-    for prompt, samples in groups:
-        advantages = c["adv"](torch.tensor([reward for _, _, reward in samples], dtype=torch.float64)).float()
+    every = c["adv"]([torch.tensor([reward for _, _, reward in samples], dtype=torch.float64) for _, samples in groups],
+                     [torch.tensor([len(tok) for tok, _, _ in samples]) for _, samples in groups])
+    for (prompt, samples), advantages in zip(groups, every):
+        advantages = advantages.float()
         for a, (tok, sampled, _) in zip(advantages, samples):
             new, sampled = logprobs(model, prompt, tok), torch.tensor(sampled)
             with torch.no_grad():

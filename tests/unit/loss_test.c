@@ -41,13 +41,23 @@ static void advantages_follow_each_form(UNUSED void **state)
         {ADV_BATCH, {10, 0, 0, 0}, {7.5, -2.5, -2.5, -2.5}, 1e-12, "against the mean; scaled later"},
         {ADV_CENTERED, {10, 0, 0, 0}, {7.5, -2.5, -2.5, -2.5}, 1e-12, "against the mean, as it is"},
         {ADV_POPULATION, {10, 0, 0, 0}, {1.7320508, -0.5773503, -0.5773503, -0.5773503}, 1e-7, "deviation of n: 4.330127"},
+        {ADV_DEVIATION_BATCH, {10, 0, 0, 0}, {7.5, -2.5, -2.5, -2.5}, 1e-12, "against the mean; scaled later"},
+        {ADV_LENGTH_WEIGHTED, {10, 0, 0, 0}, {9, -1, -1, -1}, 1e-12, "against 10 x 1 / 10: its length is 1 of 1, 2, 3, 4"},
+        {ADV_LENGTH_WEIGHTED, {0, 0, 0, 10}, {-4, -4, -4, 6}, 1e-12, "against 10 x 4 / 10"},
+        {ADV_OVER_MEAN, {10, 0, 0, 0}, {3, -1, -1, -1}, 1e-12, "one of four: 1 / 0.25 - 1"},
+        {ADV_OVER_MEAN, {10, 0, 0, 10}, {1, -1, -1, 1}, 1e-12, "two of four"},
+        {ADV_OVER_MEAN, {-1, 0, 0, 0}, {0, 0, 0, 0}, 0, "a mean below 0 is no pass rate"},
+        {ADV_BEST, {10, 0, 4, 0}, {1.269622, 0, 0, 0}, 1e-6, "6 above the next, unbiased deviation 4.7258156"},
+        {ADV_BEST, {10, 0, 10, 0}, {0, 0, 0, 0}, 0, "two are the best: neither is above the other"},
+        {ADV_WHITENED, {10, 0, 0, 0}, {10, 0, 0, 0}, 0, "the reward; whitened later"},
+        {ADV_WHITENED, {0.1, 0.1, 0.1, 0.1}, {0.1, 0.1, 0.1, 0.1}, 0, "also without spread: other groups are what it is compared with"},
         {ADV_POPULATION, {0.1, 0.1, 0.1, 0.1}, {0, 0, 0, 0}, 0, "no spread"},
         {ADV_DEVIATION, {0.1, 0.1, 0.1, 0.1}, {0, 0, 0, 0}, 0, "no spread: nothing, to the bit"},
         {ADV_LEAVE_ONE_OUT, {0.1, 0.1, 0.1, 0.1}, {0, 0, 0, 0}, 0, "no spread"},
     };
     // clang-format on
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
-        struct group *g = group_of(cases[i].reward, NULL, G);
+        struct group *g = group_of(cases[i].reward, (int64_t[]){ 1, 2, 3, 4 }, G);
         double adv[G];
         advantage_group(adv, cases[i].form, g);
         for (int k = 0; k < G; k++)
@@ -88,6 +98,24 @@ static void ppb_is_normalised_over_the_batch(UNUSED void **state)
     }
 }
 
+/* The two stages by hand: rewards 10, 0, 0, 0 of 1, 2, 3, 4 tokens. */
+static void other_forms_are_normalised_over_the_batch(UNUSED void **state)
+{
+    struct trainer_hyper h;
+    trainer_hyper_init(&h);
+    struct trainer_norm norm = { .n_sample = 4, .n_tok = 10, .sum_a = 10, .sum_a2 = 100 };
+    h.advantages = ADV_WHITENED;    // mean 1, variance 90 / 9
+    assert_true(fabs(advantage_normalise(10, &h, &norm) - 9 / sqrt(10)) < 1e-8
+                && fabs(advantage_normalise(0, &h, &norm) + 1 / sqrt(10)) < 1e-8);
+    h.advantages = ADV_DEVIATION_BATCH;    // deviation 5 of four rewards
+    assert_true(fabs(advantage_normalise(7.5, &h, &norm) - 7.5 / 5.0001) < 1e-12);
+    norm = (struct trainer_norm){ .n_sample = 3, .n_tok = 3, .sum_a = 0.3, .sum_a2 = 3 * 0.1 * 0.1 };
+    assert_true(advantage_normalise(0, &h, &norm) == 0);
+    norm = (struct trainer_norm){ .n_sample = 1, .n_tok = 1, .sum_a = 3, .sum_a2 = 9 };
+    h.advantages = ADV_WHITENED;
+    assert_true(advantage_normalise(3, &h, &norm) == 0);
+}
+
 static void a_sample_its_verifier_left_out_counts_nowhere(UNUSED void **state)
 {
     struct group *g = group_of((double[]){ 10, 0, 777, 10, 0 }, NULL, 5);
@@ -124,6 +152,11 @@ static void the_paths_of_a_session_count_as_one_sample(UNUSED void **state)
     advantage_group(got, ADV_CENTERED, paths);
     for (int i = 0; i < 5; i++)
         assert_true(fabs(got[i] - (paths->sample[i].reward - 16.0 / 3)) < 1e-12);
+    advantage_group(got, ADV_BEST, paths);    // 10 against 4, not against itself; sessions 10, (1, 2, 3), 4
+    assert_true(got[0] > 0 && got[1] == 0 && got[4] == 0);
+    paths->sample[1].reward = paths->sample[2].reward = 20;
+    advantage_group(got, ADV_BEST, paths);    // both of one session, 10 above the next: as each other
+    assert_true(got[1] > 0 && got[2] == got[1] && got[0] == 0 && got[3] == 0);
     for (int i = 0; i < 5; i++)
         paths->sample[i].again = i > 0;
     advantage_group(got, ADV_CENTERED, paths);
@@ -319,6 +352,11 @@ static void words_mean_what_they_say(UNUSED void **state)
     MEANS("advantages", "centered", advantages, ADV_CENTERED);
     MEANS("advantages", "leave_one_out", advantages, ADV_LEAVE_ONE_OUT);
     MEANS("advantages", "batch", advantages, ADV_BATCH);
+    MEANS("advantages", "deviation_batch", advantages, ADV_DEVIATION_BATCH);
+    MEANS("advantages", "length_weighted", advantages, ADV_LENGTH_WEIGHTED);
+    MEANS("advantages", "over_mean", advantages, ADV_OVER_MEAN);
+    MEANS("advantages", "best", advantages, ADV_BEST);
+    MEANS("advantages", "whitened", advantages, ADV_WHITENED);
     MEANS("loss_variation", "sample_level", loss, LOSS_SAMPLE_LEVEL);
     MEANS("loss_variation", "token_level", loss, LOSS_TOKEN_LEVEL);
     MEANS("loss_variation", "constant", loss, LOSS_CONSTANT);
@@ -403,6 +441,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(advantages_follow_each_form),
         cmocka_unit_test(ppb_is_normalised_over_the_batch),
+        cmocka_unit_test(other_forms_are_normalised_over_the_batch),
         cmocka_unit_test(a_sample_its_verifier_left_out_counts_nowhere),
         cmocka_unit_test(the_paths_of_a_session_count_as_one_sample),
         cmocka_unit_test(masks_and_filters_decide_about_whole_samples),

@@ -46,8 +46,18 @@ double token_weight(const struct trainer_hyper *h, const struct trainer_norm *gl
     return 1 / (global->n_sample * (double)n_tok);
 }
 
+/* The variance of n numbers with these sums, by n - 1. */
+static double variance(const struct trainer_norm *of, double n)
+{
+    return n > 1 ? fmax(of->sum_a2 - of->sum_a * of->sum_a / n, 0) / (n - 1) : 0;
+}
+
 double advantage_normalise(double a, const struct trainer_hyper *h, const struct trainer_norm *global)
 {
+    if (h->advantages == ADV_WHITENED)
+        return (a - global->sum_a / global->n_tok) / sqrt(variance(global, global->n_tok) + 1e-8);
+    if (h->advantages == ADV_DEVIATION_BATCH)
+        return a / (sqrt(variance(global, global->n_sample)) + 1e-4);
     if (h->advantages != ADV_BATCH)
         return a;
     double n = global->n_tok + 1e-4, mean = global->sum_a / n;

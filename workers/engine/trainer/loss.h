@@ -81,16 +81,17 @@ bool sample_in_loss(const struct group *g, int32_t i, const struct trainer_hyper
 
 /* What the ranks add up before anyone computes a gradient: all doubles, so that it may travel as an array. */
 struct trainer_norm {
-    double n_sample;         // scored samples: the denominator of the sample-level loss, masked ones included
-    double n_loss_tok;       // tokens of samples in the loss: the token-level loss's denominator
-    double n_tok;            // tokens of scored samples, and
-    double sum_a, sum_a2;    // sums of their token advantages and squares: ADV_BATCH's mean and variance
+    double n_sample;      // scored samples: the denominator of the sample-level loss, masked ones included
+    double n_loss_tok;    // tokens of samples in the loss: the token-level loss's denominator
+    double n_tok;         // tokens of scored samples, and
+    // sums and sums of squares, of their tokens' advantages (ADV_BATCH, ADV_WHITENED), or of the rewards of the n_sample (ADV_DEVIATION_BATCH)
+    double sum_a, sum_a2;
 };
 void trainer_norm_add(struct trainer_norm *sum, const struct trainer_norm *part);
 /* Share in the loss of one token of a sample of n_tok sampled tokens that is in the loss. */
 double token_weight(const struct trainer_hyper *h, const struct trainer_norm *global, int64_t n_tok);
-/* ADV_BATCH's second stage over the global batch: (a - mean) / sqrt(v + 1e-8), denominators + 1e-4 as ColossalChat's;
- * otherwise a. */
+/* The second stage over the global batch. ADV_BATCH: (a - mean) / sqrt(v + 1e-8), denominators + 1e-4 as ColossalChat's; ADV_WHITENED that
+ * with verl's: n in the mean, n - 1 in v; ADV_DEVIATION_BATCH: a / (s + 1e-4), s that of rewards, with n - 1; otherwise a. */
 double advantage_normalise(double a, const struct trainer_hyper *h, const struct trainer_norm *global);
 
 /* A token's advantage with what the teacher says: reward_share a + teacher (taught - sampled), whose expectation over samples is the

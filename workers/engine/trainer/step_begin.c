@@ -116,8 +116,9 @@ static bool adv_any(const struct item *it)
 double token_advantage(const struct trainer *t, const struct item *it, int64_t k, const struct trainer_hyper *h)
 {
     int64_t at = it->s->first_tok + k;
-    double a = it->g->has_adv ? it->s->adv_zero ? 0 : (double)it->g->adv[at]
-                              : advantage_normalise(h->advantages == ADV_BATCH ? ppb_advantage(t, it, k, h) : it->adv, h, &t->norm);
+    double a = it->s->adv_zero  ? 0
+               : it->g->has_adv ? (double)it->g->adv[at]
+                                : advantage_normalise(h->advantages == ADV_BATCH ? ppb_advantage(t, it, k, h) : it->adv, h, &t->norm);
     return h->teacher > 0 ? advantage_teach(a, (double)t->ref_logp[it->ref_at + k], (double)it->g->logp[at], h) : a;
 }
 
@@ -129,10 +130,10 @@ static bool item_active(const struct trainer *t, const struct item *it, const st
         return t->set.run_all;
     if (loss_needs_reference(h) || h->form.clip == CLIP_DRO || t->set.run_all)
         return true;
-    return it->g->has_adv ? adv_any(it) : advantage_normalise(it->adv, h, &t->norm) != 0;
+    return it->g->has_adv ? adv_any(it) : !it->s->adv_zero && advantage_normalise(it->adv, h, &t->norm) != 0;
 }
 
-/* Counts of the batch, and the token sums of ADV_BATCH as far as they need no reference. */
+/* Counts of the batch, and the sums that advantages are normalised by as far as they need no reference. */
 static void norm_make(struct trainer *t, const struct trainer_hyper *h)
 {
     t->norm = (struct trainer_norm){ 0 };
@@ -142,9 +143,10 @@ static void norm_make(struct trainer *t, const struct trainer_hyper *h)
         t->norm.n_sample++;
         t->norm.n_tok += n;
         t->norm.n_loss_tok += it->in_loss ? n : 0;
-        if (h->advantages == ADV_BATCH && !(h->form.beta > 0)) {
-            t->norm.sum_a += n * it->adv;
-            t->norm.sum_a2 += n * it->adv * it->adv;
+        double each = h->advantages == ADV_DEVIATION_BATCH ? it->s->reward : it->adv, times = h->advantages == ADV_DEVIATION_BATCH ? 1 : n;
+        if (advantage_over_batch(h->advantages) && !(h->advantages == ADV_BATCH && h->form.beta > 0)) {
+            t->norm.sum_a += times * each;
+            t->norm.sum_a2 += times * each * each;
         }
     }
 }
