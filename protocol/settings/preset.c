@@ -30,7 +30,13 @@
  *   atropos        the defaults of the example trainer of NousResearch/atropos 0.4.0
  *   dr_grpo        examples/qwen2.5-math-7b.sh of sail-sg/understand-r1-zero, and the paper's table of hyper-parameters
  *   gspo           section 5.1: four optimizer steps of a rollout batch
- *   cispo          MiniMax-M1, section 3.1: its AdamW */
+ *   cispo          MiniMax-M1, section 3.1: its AdamW
+ *   trl            the defaults of GRPOConfig of TRL 1.16, with the correction that it makes for samples of vLLM
+ *   verl           verl 0.9.1's ppo_trainer.yaml with adv_estimator grpo, since the default one has a critic: four updates of a rollout batch.
+ *                  Its num_generations of 1 is left to be chosen
+ *   openrlhf       the defaults of OpenRLHF 0.11.2's train_ppo_ray with the estimator reinforce_baseline, for that reason. Its penalty is in
+ *                  the reward and k1, where it is k3 here; it warms up over 3 % of the steps, which is left to be chosen as warmup_steps.
+ *                  Its 128 responses of an update are 16 prompts of 8 responses, and its one response of a prompt needs a critic */
 static const struct preset_row {
     const char *of, *is, *name, *value;
 } rows[] = {
@@ -142,6 +148,53 @@ static const struct preset_row {
     { "preset", "cispo", "algo", "CISPO" },
     { "preset", "cispo", "adam_beta2", "0.95" },
     { "preset", "cispo", "adam_eps", "1e-15" },
+    { "preset", "trl", "loss_variation", "token_level" },
+    { "preset", "trl", "clip_eps_low", "0.2" },
+    { "preset", "trl", "clip_eps_high", "0.2" },
+    { "preset", "trl", "kl_coeff", "0" },
+    { "preset", "trl", "kl_estimator", "k3_ratio" },
+    { "preset", "trl", "old_logprobs", "current" },
+    { "preset", "trl", "rho_mask", "[0, 3]" },
+    { "preset", "trl", "rho_mask_level", "sequence" },
+    { "preset", "trl", "skip_threshold", "0" },
+    { "preset", "trl", "learning_rate", "1e-6" },
+    { "preset", "trl", "lr_schedule", "linear" },
+    { "preset", "trl", "lr_min_ratio", "0" },
+    { "preset", "trl", "weight_decay", "0" },
+    { "preset", "trl", "max_norm", "1" },
+    { "preset", "trl", "num_generations", "8" },
+    { "preset", "trl", "inference_batch_size", "1" },
+    { "preset", "trl", "train_batch_size", "1" },
+    { "preset", "trl", "max_new_tokens", "512" },
+    { "preset", "verl", "loss_variation", "token_level" },
+    { "preset", "verl", "clip_eps_low", "0.2" },
+    { "preset", "verl", "clip_eps_high", "0.2" },
+    { "preset", "verl", "clip_dual", "3" },
+    { "preset", "verl", "kl_coeff", "0" },
+    { "preset", "verl", "skip_threshold", "0" },
+    { "preset", "verl", "learning_rate", "1e-6" },
+    { "preset", "verl", "lr_schedule", "constant" },
+    { "preset", "verl", "weight_decay", "0.01" },
+    { "preset", "verl", "max_norm", "1" },
+    { "preset", "verl", "inference_batch_size", "1024" },
+    { "preset", "verl", "train_batch_size", "256" },
+    { "preset", "verl", "max_prompt_tokens", "512" },
+    { "preset", "verl", "max_new_tokens", "512" },
+    { "preset", "openrlhf", "algo", "REINFORCE_PPB" },
+    { "preset", "openrlhf", "loss_variation", "token_level" },
+    { "preset", "openrlhf", "clip_eps_low", "0.2" },
+    { "preset", "openrlhf", "clip_eps_high", "0.2" },
+    { "preset", "openrlhf", "kl_coeff", "0.01" },
+    { "preset", "openrlhf", "skip_threshold", "0" },
+    { "preset", "openrlhf", "learning_rate", "1e-6" },
+    { "preset", "openrlhf", "lr_schedule", "cosine" },
+    { "preset", "openrlhf", "lr_min_ratio", "0.1" },
+    { "preset", "openrlhf", "weight_decay", "0" },
+    { "preset", "openrlhf", "adam_beta2", "0.95" },
+    { "preset", "openrlhf", "max_norm", "1" },
+    { "preset", "openrlhf", "inference_batch_size", "1024" },
+    { "preset", "openrlhf", "num_generations", "8" },
+    { "preset", "openrlhf", "train_batch_size", "16" },
     // clang-format on
 };
 

@@ -5,18 +5,22 @@
     V/bin/python tests/golden/check_origins.py
 
 For each case the loss and the norm of its gradient by the log-probs are printed, and the largest difference; it ends with 1 where one
-is above 1e-5 of the norm.
+is above 1e-5 of the norm. The numbers of the presets trl, verl and openrlhf are printed beside those of the installed code, too.
 """
 import collections
+import importlib.util
+import os
+import re
 import sys
 import types
 import make_losses as ours
 import numpy as np
 import torch
+import yaml
 import verl.trainer.ppo.core_algos as verl
 from verl.trainer.config import AlgoConfig
 from verl.workers.config import ActorConfig
-from trl import GRPOTrainer
+from trl import GRPOConfig, GRPOTrainer
 
 GROUPS, SAMPLES, LONGEST = 6, 4, 12
 torch.set_default_dtype(torch.float64)
@@ -143,8 +147,56 @@ CHECKS = [
 ]
 
 
+def presets():
+    """The rows of preset.c: {preset: {setting: value}}."""
+    text = open(os.path.join(ours.HERE, "..", "..", "protocol", "settings", "preset.c")).read()
+    out = collections.defaultdict(dict)
+    for name, setting, value in re.findall(r'{ "preset", "(\w+)", "(\w+)", "(.*)" },', text):
+        out[name][setting] = value
+    return out
+
+
+def source_of(package, *path):
+    return open(os.path.join(os.path.dirname(importlib.util.find_spec(package).origin), *path)).read()
+
+
+def openrlhf(flag):
+    """The default of one of train_ppo_ray's flags, as its source has it."""
+    return re.search(re.escape(flag) + r'".*?default=(\([^)]*\)|[^,)\s]+)', source_of("openrlhf", "cli", "train_ppo_ray.py"), re.S)[1].strip('"')
+
+
+def defaults():
+    """What is said in a preset beside what its origin says; returns how many differ."""
+    trl, verl_all = GRPOConfig(output_dir="unused", use_cpu=True, bf16=False), yaml.safe_load(source_of("verl", "trainer", "config", "_generated_ppo_trainer.yaml"))
+    actor_all, data = verl_all["actor_rollout_ref"]["actor"], verl_all["data"]
+    there = {
+        "trl": dict(clip_eps_low=trl.epsilon, clip_eps_high=trl.epsilon_high or trl.epsilon, kl_coeff=trl.beta, learning_rate=trl.learning_rate,
+                    lr_schedule=trl.lr_scheduler_type.value, weight_decay=trl.weight_decay, max_norm=trl.max_grad_norm,
+                    num_generations=trl.num_generations, train_batch_size=trl.generation_batch_size // trl.num_generations,
+                    max_new_tokens=trl.max_completion_length, rho_mask=f"[0, {trl.vllm_importance_sampling_clip_max:g}]"),
+        "verl": dict(clip_eps_low=actor_all["clip_ratio_low"], clip_eps_high=actor_all["clip_ratio_high"], clip_dual=actor_all["clip_ratio_c"],
+                     kl_coeff=float(actor_all["use_kl_loss"]), learning_rate=actor_all["optim"]["lr"], lr_schedule=actor_all["optim"]["lr_scheduler_type"],
+                     weight_decay=actor_all["optim"]["weight_decay"], max_norm=actor_all["optim"]["clip_grad"],
+                     inference_batch_size=data["train_batch_size"], train_batch_size=actor_all["ppo_mini_batch_size"],
+                     max_prompt_tokens=data["max_prompt_length"], max_new_tokens=data["max_response_length"]),
+        "openrlhf": dict(clip_eps_low=openrlhf("--actor.eps_clip"), kl_coeff=openrlhf("--algo.kl.init_coef"),
+                         learning_rate=openrlhf("--{prefix}.adam.lr"), lr_min_ratio=openrlhf("--{prefix}.min_lr_ratio"),
+                         weight_decay=openrlhf("--{prefix}.adam.weight_decay"), adam_beta2=openrlhf("--{prefix}.adam.betas").strip("()").split(",")[1],
+                         max_norm=openrlhf("--{prefix}.max_norm"), inference_batch_size=openrlhf("--rollout.batch_size"),
+                         train_batch_size=int(openrlhf("--train.batch_size")) // int(presets()["openrlhf"]["num_generations"])),
+    }
+    wrong = 0
+    for name, settings in there.items():
+        for setting, value in settings.items():
+            here, value = presets()[name][setting], str(value).split(" if ")[0].strip()
+            same = here == value or (here[0].isdigit() and value[0].isdigit() and float(here) == float(value))
+            wrong += not same
+            print(f"{name:9} {setting:21} {here:12} {value}{'' if same else '  DIFFERS'}")
+    return wrong
+
+
 def main():
-    worst = 0
+    worst = defaults()
     for name, origin, other in CHECKS:
         for seed in range(3):
             b = Batch(seed)
