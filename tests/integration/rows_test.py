@@ -184,7 +184,7 @@ EDITS = {
     "form of weights": {
         "workers/engine/model/NAME.c": WEIGHTS_FORM,
         "workers/engine/model/model_impl.h": [("void weights_form_set(struct model *m);", "const struct weights_form *weights_grown(void);\nvoid weights_form_set(struct model *m);")],
-        "workers/engine/model/whole.c": [("m->weights  ? &weights_whole", "m->weights  ? weights_grown()")],
+        "workers/engine/model/whole.c": [("m->weights   ? &weights_whole", "m->weights   ? weights_grown()")],
     },
     "form of a trainer's state": {
         "workers/engine/trainer/NAME.c": STATE_FORM,

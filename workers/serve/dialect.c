@@ -344,7 +344,7 @@ static bool item_read(json_t *list, struct turn *turn, const json_t *item, struc
         return (turn->text.len + json_array_size(turn->calls) == 0 || turn_end(turn, list, err)) && reasoning_read(turn, item, err);
     if (is_type(item, "function_call")) {
         const json_t *arguments = json_object_get(item, "arguments");
-        return (is_text(arguments) || error_set(err, ERR_DATA, "'input' has a call whose 'arguments' are no text"))
+        return (is_text(arguments) || error_set(err, ERR_DATA, "'input' has a call whose 'arguments' are not a text"))
                && turn_call(turn, json_object_get(item, "call_id"), json_object_get(item, "name"), shared(arguments), "input", err);
     }
     if ((type && strcmp(type, "message") != 0 && strcmp(type, "function_call_output") != 0) || (!type && !role))

@@ -1,8 +1,8 @@
 /* run.c - the transformer itself: what it computes, the memory of a run, and its life
  *
  * run_blocks.c is the forward pass through the layers, run_attn.c and run_delta.c the kinds of their first halves, run_experts.c a second
- * half of experts, run_rope.c the rotations, run_shared.c attention over packed sequences, run_head.c the head, run_ends.c what follows the
- * last layer, run_backward.c the backward pass by hand, run_sums.c the layers' products, run_batch.c what is asked of a run: prefill,
+ * half of experts, run_rope.c the rotations, run_shared.c attention over packed sequences, run_head.c the head, run_stream.c the stream, run_ends.c what follows
+ * the last layer, run_backward.c the backward pass by hand, run_places.c where gradients go, run_sums.c the layers' products, run_batch.c what is asked of a run: prefill,
  * decode, scoring and training. A run has one of several forms (struct run_form): run_team.c does these on the devices of a team,
  * run_stages.c on the stages of a pipeline. Its backward pass has one of two (struct grads_form): run_grads.c for all weights,
  * run_adapter.c for an adapter's. run_impl.h is what the files share.
@@ -33,13 +33,6 @@
 #include "workers/engine/model/team.h"
 
 /* ---- memory: the same walk measures and assigns it */
-void *walk_take(struct walk *w, int64_t n, size_t elem)
-{
-    void *p = w->base ? w->base + w->used : NULL;
-    w->used += ((size_t)n * elem + 255) / 256 * 256;
-    return p;
-}
-
 /* What the activations of a layer depend on. */
 struct widths {
     int64_t qkv_in, qkv;    // of struct acts
@@ -112,12 +105,6 @@ static void layout_acts(struct walk *w, struct acts *a, const struct model_confi
         a->rstd_q = walk_take(w, n, 4);
         a->rstd_k = walk_take(w, n, 4);
     }
-}
-
-int64_t run_head_rows(const struct model *m, const struct run_limits *lim)
-{
-    int64_t want = lim->head_rows ? lim->head_rows : MAX(m->dev->head_rows / m->c.vocab, 1);
-    return MIN(want, MAX(lim->max_tok, 1));
 }
 
 /* What a run's backward pass makes gradients of. */
@@ -531,5 +518,6 @@ void model_run_bind(struct model_run *r, struct model *m)
     BUG_IF(m->flat.n_flat != r->m->flat.n_flat || m->dtype != r->m->dtype || m->dev != r->m->dev, "models of different shapes");
     BUG_IF(adapter_rank(m, &(struct run_limits){ 0 }) > r->lim.lora_rank, "an adapter of a higher rank than the run has room for");
     r->m = m;
+    r->grads = grads_of(m);
     r->form->bind(r, m);
 }

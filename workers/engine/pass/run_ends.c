@@ -8,6 +8,12 @@ static size_t rows_bytes(const struct model_run *r, int64_t n)
 }
 
 /* ---- the last norm and the head */
+int64_t run_head_rows(const struct model *m, const struct run_limits *lim)
+{
+    int64_t want = lim->head_rows ? lim->head_rows : MAX(m->dev->head_rows / m->c.vocab, 1);
+    return MIN(want, MAX(lim->max_tok, 1));
+}
+
 static void head_layout(struct walk *w, struct model_run *r, const struct model *m, const struct run_limits *lim)
 {
     const struct model_config *c = &m->c;

@@ -3,11 +3,6 @@
 #include "workers/engine/model/products.h"
 #include "workers/engine/pass/run_impl.h"
 
-bool place_clear(const struct model *m, const struct grad_place *p, int64_t from, int64_t to, struct error *err)
-{
-    return !p->set || from == to || OP(m->dev, err, mem_fill, .y = place_of(p, from), .size_bytes = (size_t)(to - from) * 4);
-}
-
 static int all_piece(int64_t l)
 {
     return (int)l + 1;    // after the embedding's

@@ -246,6 +246,13 @@ struct walk {
     char *base;    // NULL: only measure
     size_t used;
 };
+/* Returns memory for n elements, NULL where it is only measured. */
+static inline void *walk_take(struct walk *w, int64_t n, size_t elem)
+{
+    void *p = w->base ? w->base + w->used : NULL;
+    w->used += ((size_t)n * elem + 255) / 256 * 256;
+    return p;
+}
 /* What follows the last layer that a run's model has. Each kind is one table in run_ends.c: the last
  * norm and the head (end_head), or, of a stage that has neither, the edge to the next one
  * (end_edge). */
@@ -261,14 +268,12 @@ struct run_end {
     bool (*bwd)(struct model_run *r, const struct model_grad *g, struct grad_place *to, bool *begun, struct error *err);
 };
 extern const struct run_end end_head, end_edge;
-
-/* ---- run.c */
-/* Returns memory for n elements, NULL where it is only measured. */
-void *walk_take(struct walk *w, int64_t n, size_t elem);
-/* Take the memory of a run's inputs, activations and logits, unless it borrows some. */
-MUST_USE bool run_mem_take(struct model_run *r, const char *what, struct error *err);
 /* Rows of logits that a run computes at a time. */
 int64_t run_head_rows(const struct model *m, const struct run_limits *lim);
+
+/* ---- run.c */
+/* Take the memory of a run's inputs, activations and logits, unless it borrows some. */
+MUST_USE bool run_mem_take(struct model_run *r, const char *what, struct error *err);
 /* Run the caller's other work, if there is any. */
 MUST_USE bool run_idle(struct model_run *r, struct error *err);
 /* Like device_sync, and run the caller's other work meanwhile. */
@@ -322,7 +327,7 @@ MUST_USE bool rope_tables(struct model_run *r, struct error *err);
 /* The window and the cap of scores of layer l's attention. */
 struct attn_bounds bounds_of(const struct model *m, int64_t l);
 
-/* ---- run_blocks.c */
+/* ---- run_stream.c */
 /* eps of the norms that read the residual stream, and the factors of the embedding and of the last
  * norm's output. */
 float stream_eps(const struct model_config *c);
@@ -334,6 +339,8 @@ MUST_USE bool rows_scale(struct model_run *r, void *x, int64_t n, double scale, 
  * the family has one there. */
 MUST_USE bool stream_add(struct model_run *r, void *h, void *sum, const void *x, const void *add, int64_t ln, float *rstd, int64_t n,
                          struct error *err);
+
+/* ---- run_blocks.c */
 /* Run one block from a->res1, which is summed up. Leaves in r->out what is added to the residual
  * stream next. */
 MUST_USE bool block_fwd(struct model_run *r, const struct acts *a, int64_t l, const struct pass *p, struct error *err);
@@ -438,16 +445,25 @@ struct grads_form {
     bool (*down)(struct model_run *r, const struct acts *a, int64_t l, const struct grad_place *grad, const void *dy, struct error *err);
 };
 extern const struct grads_form grads_all, grads_adapter;
-/* Clear the part of an overwritten place that the backward pass adds to, from one element of the
- * flat order to another. */
-MUST_USE bool place_clear(const struct model *m, const struct grad_place *p, int64_t from, int64_t to, struct error *err);
 /* Where the gradient of a norm or a bias goes. NULL: the model has no such part, or it is frozen. */
 static inline float *place_or_null(const struct model_run *r, const struct grad_place *p, int64_t at)
 {
     return at == AT_NONE ? NULL : r->grads->place(p, at);
 }
 
-/* ---- run_backward.c: a backward pass on one device */
+/* ---- run_places.c */
+/* Clear the part of an overwritten place that the backward pass adds to, from one element of the
+ * flat order to another. */
+MUST_USE bool place_clear(const struct model *m, const struct grad_place *p, int64_t from, int64_t to, struct error *err);
+/* Begin layer l's place in the gradient. */
+MUST_USE bool layer_begin(struct model_run *r, const struct model_grad *g, int64_t l, struct grad_place *out, struct error *err);
+/* The place's gradient is whole. */
+MUST_USE bool place_end(const struct model_grad *g, const struct grad_place *p, struct error *err);
+/* Add the embedding's gradient, from dres, the gradient by the stream at its beginning. */
+MUST_USE bool embedding_bwd(struct model_run *r, const struct model_grad *g, struct error *err);
+/* Likewise from dy (n, d), the gradient by the rows of token (n), which is scaled already. */
+MUST_USE bool embed_grad(struct model_run *r, const struct model_grad *g, const void *dy, const int32_t *token, int64_t n,
+                         struct error *err);
 /* A chunk of the head's rows. */
 struct head_part {
     const void *dlogits;    // (n, vocab), rows ld apart
@@ -461,17 +477,12 @@ MUST_USE bool head_bwd_begin(struct model_run *r, int64_t n_head, const struct m
 MUST_USE bool head_bwd_clear(struct model_run *r, struct error *err);
 MUST_USE bool head_bwd_rows(struct model_run *r, const struct head_part *c, struct error *err);
 MUST_USE bool head_bwd_end(struct model_run *r, const struct model_grad *g, struct error *err);
+
+/* ---- run_backward.c: a backward pass on one device */
 /* Backward from the gradient by the last norm's output, in dh, to the embedding. A stage without a
  * head begins with the gradient by what it hands on, in dedge. A stage without an embedding ends
  * with the gradient by what its first layer reads, at dinput. */
 MUST_USE bool layers_bwd(struct model_run *r, const struct model_grad *g, struct error *err);
-/* Begin layer l's place in the gradient. */
-MUST_USE bool layer_begin(struct model_run *r, const struct model_grad *g, int64_t l, struct grad_place *out, struct error *err);
-/* Add the embedding's gradient, from dres, the gradient by the stream at its beginning. */
-MUST_USE bool embedding_bwd(struct model_run *r, const struct model_grad *g, struct error *err);
-/* Likewise from dy (n, d), the gradient by the rows of token (n), which is scaled already. */
-MUST_USE bool embed_grad(struct model_run *r, const struct model_grad *g, const void *dy, const int32_t *token, int64_t n,
-                         struct error *err);
 
 /* ---- run_head.c */
 /* The piece that holds the head's weight. */
