@@ -685,10 +685,23 @@ struct delta_rule_fwd {
 /* Each sequence begins with zeros. The states are computed again from the beginning: one is kept for each DELTA_KEEP tokens, and those
  * between are made of it when they are needed. */
 #define DELTA_KEEP 64
+/* The bytes that it works in for n rows, on a GPU: the states that are kept, and parts of the gradients by q and k over DELTA_BACK_COLS
+ * columns of a state each. */
+#define DELTA_BACK_COLS 64
+static inline int64_t delta_back_parts(struct delta_heads h)
+{
+    return (h.d_v + DELTA_BACK_COLS - 1) / DELTA_BACK_COLS;
+}
+static inline size_t delta_bwd_bytes(const struct device *dev, struct delta_heads h, int64_t n)
+{
+    int64_t states = n / DELTA_KEEP * h.n_v * h.d_k * h.d_v, parts = n * h.n_v * delta_back_parts(h) * 2 * h.d_k;
+    return dev->kind == DEVICE_CUDA ? (size_t)(states + parts) * sizeof(float) : 0;
+}
 struct delta_rule_bwd {
     void *dx;                    // (n, C) dtype
     void *drow;                  // (n, delta_columns) dtype: its columns of b and a are written
     float *da_log, *ddt_bias;    // (n_v) +=; NULL: not wanted
+    void *room;                  // of delta_bwd_bytes, on the device; NULL where it takes none
     const void *dout;            // (n, n_v d_v) dtype
     const void *x, *row, *a_log, *dt_bias;
     struct delta_seqs of;

@@ -12,6 +12,7 @@
 #define BACK_WARPS 8
 #define BACK_THREADS (32 * BACK_WARPS)
 #define BACK_COLS (BACK_WARPS * DELTA_WARP_COLS)
+static_assert(BACK_COLS == DELTA_BACK_COLS, "as ops.h says");
 #define SEG_MAX 8    // tokens whose states are in shared memory at once
 
 struct rule_bwd {
@@ -266,23 +267,23 @@ template <typename T, int ROWS> static bool bwd_launch(struct cuda_device *cu, c
 {
     struct delta_heads h = a->heads;
     int64_t n = a->of.n, state_bytes = (int64_t)ROWS * BACK_THREADS * sizeof(float);
-    rule_bwd b = { *a, NULL, NULL, NULL, NULL, NULL, 0, (h.d_v + BACK_COLS - 1) / BACK_COLS };
+    rule_bwd b = { *a, (float *)a->room, NULL, NULL, NULL, NULL, 0, (int)delta_back_parts(h) };
     b.a.of.slot = NULL;    // each sequence begins with zeros
     b.seg = (int)MIN((cu->shared_bytes - (int64_t)sizeof(back_room<ROWS>)) / state_bytes, (int64_t)SEG_MAX);
+    if (!a->room)
+        return error_set(err, ERR_SHAPE, "delta_rule_bwd: no room for states");
     if (b.seg < 1)
         return error_set(err, ERR_UNSUPPORTED,
                          "%s cannot train a gated delta net with keys of %d: a block may have %d KiB of shared memory", cu->base.what,
                          h.d_k, cu->shared_bytes >> 10);
     int64_t n_block = MIN(a->of.n_seq * h.n_v * b.n_cb, (int64_t)cu->n_sm), n_again = (DELTA_KEEP + b.seg - 1) / b.seg;
-    size_t size = 0, kept = take(&size, n / DELTA_KEEP * h.n_v * h.d_k * h.d_v);
-    size_t again = take(&size, n_block * n_again * ROWS * BACK_THREADS), part = take(&size, n * h.n_v * b.n_cb * 2 * h.d_k);
-    size_t part2 = take(&size, n * h.n_v * b.n_cb * 2), terms = take(&size, 2 * h.n_v * n);
+    size_t size = 0, again = take(&size, n_block * n_again * ROWS * BACK_THREADS), part2 = take(&size, n * h.n_v * b.n_cb * 2);
+    size_t terms = take(&size, 2 * h.n_v * n);
     char *scratch = (char *)cuda_scratch(cu, size, "delta_rule_bwd", err);
     if (!scratch)
         return false;
-    b.kept = (float *)(scratch + kept);
+    b.part = b.kept + n / DELTA_KEEP * h.n_v * h.d_k * h.d_v;
     b.again = (float *)(scratch + again);
-    b.part = (float *)(scratch + part);
     b.part2 = (float *)(scratch + part2);
     b.terms = (float *)(scratch + terms);
     rule_fwd f = { in_of(b.a), NULL, b.kept, b.a.of };

@@ -138,12 +138,16 @@ static void rows_fwd(struct device *dev, struct layer *l, int64_t first, struct 
 static void layer_bwd(struct device *dev, struct layer *l, struct delta_seqs of)
 {
     struct delta_heads h = l->s.heads;
+    size_t bytes = delta_bwd_bytes(dev, h, l->n);
+    void *room = bytes ? mem_new(dev, bytes, "a test", &err) : NULL;
+    TRUE(room || !bytes);
     TRUE(OP(dev, &err, gated_norm_bwd, .dout = l->dout, .drow = l->drow, .dw = l->dnorm, .dy = l->dy, .o = l->o, .row = l->row,
             .w = l->norm, .n = l->n, .eps = EPS, .heads = h, .dtype = l->dtype));
-    TRUE(OP(dev, &err, delta_rule_bwd, .dx = l->dx, .drow = l->drow, .da_log = l->da_log, .ddt_bias = l->ddt_bias, .dout = l->dout,
-            .x = l->x, .row = l->row, .a_log = l->a_log, .dt_bias = l->dt_bias, .of = of, .heads = h, .dtype = l->dtype));
+    TRUE(OP(dev, &err, delta_rule_bwd, .dx = l->dx, .drow = l->drow, .da_log = l->da_log, .ddt_bias = l->ddt_bias, .room = room,
+            .dout = l->dout, .x = l->x, .row = l->row, .a_log = l->a_log, .dt_bias = l->dt_bias, .of = of, .heads = h, .dtype = l->dtype));
     TRUE(OP(dev, &err, conv4_bwd, .dx = l->drow, .dw = l->dconv, .dy = l->dx, .x = l->row, .w = l->conv, .of = of, .heads = h,
             .dtype = l->dtype));
+    mem_free(dev, room);
 }
 /* l there and back, forward and backward. */
 static void layer_pass(struct device *dev, struct layer *l)

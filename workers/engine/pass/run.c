@@ -174,7 +174,10 @@ static void layout_bwd(struct walk *w, struct model_run *r, const struct model *
         r->dboth = walk_take(w, n * config_in_width(c, false), e);
         r->dgate = walk_take(w, n * c->n_head * c->d_head, e);
     }
-    r->dconv = most.delta ? walk_take(w, n * most.qkv, e) : NULL;
+    if (most.delta) {
+        r->dconv = walk_take(w, n * most.qkv, e);
+        r->delta_room = walk_take(w, (int64_t)delta_bwd_bytes(m->dev, c->delta.heads, n), 1);
+    }
     r->dact = walk_take(w, n * config_mlp_width(c), e);
     if (c->experts.n) {
         r->dweight = walk_take(w, n * c->experts.k, 4);

@@ -68,7 +68,7 @@ static bool delta_bwd(struct model_run *r, const struct acts *a, int64_t l, cons
               .o = a->ao, .row = a->qkv_in, .w = model_at(m, at->gate_norm), .n = r->n_tok, .eps = (float)m->c.rms_eps, .heads = h,
               .dtype = m->dtype)
            && OP(m->dev, err, delta_rule_bwd, .dx = r->dconv, .drow = r->dqkv, .da_log = place_or_null(r, grad, at->a_log),
-                 .ddt_bias = place_or_null(r, grad, at->dt_bias), .dout = r->dao, .x = a->qkv, .row = a->qkv_in,
+                 .ddt_bias = place_or_null(r, grad, at->dt_bias), .room = r->delta_room, .dout = r->dao, .x = a->qkv, .row = a->qkv_in,
                  .a_log = model_at(m, at->a_log), .dt_bias = model_at(m, at->dt_bias), .of = of, .heads = h, .dtype = m->dtype)
            && OP(m->dev, err, conv4_bwd, .dx = r->dqkv, .dw = place_or_null(r, grad, at->conv), .dy = r->dconv, .x = a->qkv_in,
                  .w = model_at(m, at->conv), .of = of, .heads = h, .dtype = m->dtype);

@@ -117,6 +117,7 @@ struct model_run {
     void *dgate;           // (max_tok, q) gradient by gates
     // Only of a model with states:
     void *dconv;                // (max_tok, delta_channels) gradient by a convolution's output
+    void *delta_room;           // delta_bwd_bytes of max_tok rows
     int32_t *state;             // (max_seq) the sequences' slots
     void *resf, *hf;            // (max_tok, d) last residual stream and its norm
     float *rstdf;               // (max_tok) of that norm
