@@ -180,14 +180,15 @@ static double step_params(const struct decode_bench *b)
 }
 
 /* Seconds that a decode step cannot beat on an H200: weights once, keys and values of every sequence (half of the
- * new tokens on average), at 4.3 TB/s, the measured speed of a device copy. */
+ * new tokens on average), states of every sequence twice, read and written, at 4.3 TB/s, the measured speed of a device copy. */
 static double step_floor_s(const struct decode_bench *b)
 {
     const struct model_config *c = model_config(b->tool.model);
     double elem = (double)dtype_size(model_dtype(b->tool.model));
-    double kv = 2.0 * (double)(c->n_layer * c->n_kv_head * c->d_head) * elem;
+    double kv = 2.0 * (double)(config_n_attn(c) * c->n_kv_head * c->d_head) * elem,
+           states = 2.0 * (double)kv_pool_state_bytes(b->tool.model);
     double context = (double)b->n_prompt + (double)b->n_new / 2;
-    return (step_params(b) * elem + (double)b->batch * context * kv) / 4.3e12;
+    return (step_params(b) * elem + (double)b->batch * (context * kv + states)) / 4.3e12;
 }
 
 /* How many samples ran at once, and how many there would be if each had pages for its longest length from the beginning. */

@@ -10,7 +10,7 @@ rm -rf "$dir"
 mkdir -p "$dir/lib" "$dir/tests"
 cp "$build/rollcall" "$build/librollcall_cuda.so" "$dir/"
 cp "$build/tests/link" "$build/tests/bench" "$dir/tests/"    # for tests/net/weights.sh
-for name in ops_test experts_test collective_test team_test agreement_test model_golden_test lora_test generator_test model_dump bench publish_test; do
+for name in ops_test experts_test delta_rule_test collective_test team_test agreement_test model_golden_test lora_test generator_test model_dump bench publish_test; do
     [ ! -x "$build/tests/$name" ] || cp "$build/tests/$name" "$dir/"
 done
 find "$dir" -maxdepth 1 -type f ! -name '*.so' -exec strip {} +

@@ -1,6 +1,6 @@
 #!/bin/bash
 # run.sh GROUP...: the checks and measurements that need an NVIDIA GPU, one table at the end. Groups: tests, sanitize, decode, train,
-# lora, moe, kernels, attention (against cuDNN), step, serve, lent, start, learn, compare, ranks (two or four GPUs), teams (two or four),
+# lora, moe, hybrid, kernels, attention (against cuDNN), step, serve, lent, start, learn, compare, ranks (two or four GPUs), teams (two or four),
 # gap (two), publish (two).
 # RC_CUDA_CARDS=4: what needs several GPUs runs on one under several names; only its bytes mean something then.
 # Uses .gpu (tests/gpu/pack.sh) if it exists, else build/release. Without a GPU every group is reported as skipped (exit 77),
@@ -149,6 +149,21 @@ for group in "$@"; do
         ROLLCALL=$rollcall note "the starter task with it, three seeds" $python examples/learning.py --seeds 1,2,3 --no-control -- \
             --devices cuda:0 -m build/starter-moe
         ;;
+    hybrid)
+        for path in hopper ampere; do
+            RC_CUDA_PATH=$path OPS_DEVICE=cuda:0 note "the gated delta net against ref, equal bits, $path" "$tests/delta_rule_test"
+        done
+        OPS_DEVICE=cuda:0 note "sampler and trainer agree to the bit" "$tests/agreement_test"
+        OPS_DEVICE=cuda:0 note "logits and gradients of PyTorch, fp32" "$tests/model_golden_test"
+        for case in 4B/64 4B/256 9B/64; do
+            note "decode Qwen3.5-${case%/*}, batch ${case#*/}" "$bin/rollcall" bench decode --device cuda:0 --shape "Qwen3.5-${case%/*}" \
+                --batch "${case#*/}" --prompt 128 --new 128 --rounds 3
+        done
+        for seq in 2048 16384; do
+            note "train Qwen3.5-4B, sequences of $seq" "$bin/rollcall" bench train --device cuda:0 --shape Qwen3.5-4B --seq $seq \
+                --tokens 16384 --rounds 5
+        done
+        ;;
     kernels)
         for shape in Qwen2.5-0.5B Qwen2.5-1.5B Qwen2.5-7B Qwen3-0.6B; do
             note "attention $shape" "$bin/rollcall" bench attention --device cuda:0 --shape $shape --seq 2048 --n-seq 8 --batch 256 \
@@ -270,7 +285,7 @@ for group in "$@"; do
             END { exit n != 4 || seen[0] == "differ" || seen[1] == "differ" }' "$hashes"
         ;;
     *)
-        echo "unknown group '$group': tests, sanitize, decode, train, lora, moe, kernels, attention," \
+        echo "unknown group '$group': tests, sanitize, decode, train, lora, moe, hybrid, kernels, attention," \
             "step, serve, lent, start, learn, compare, ranks, teams, gap, publish"
         exit 2
         ;;
