@@ -341,6 +341,18 @@ class Serve(unittest.TestCase):
         self.assertEqual([status, e["type"], e["error"]["type"]], [400, "error", "invalid_request_error"])
         self.assertIn("maximum context length", e["error"]["message"])
 
+    def test_a_response_repeats_the_tools_and_the_choice_that_it_was_asked_with(self):
+        tools = [{"type": "function", "name": "add", "description": "Adds \u00e9.", "parameters": {"type": "object", "properties": {}}},
+                 {"type": "function", "name": "end"}]
+        for more, choice in (({}, "auto"), ({"tool_choice": "auto"}, "auto"), ({"tool_choice": "none"}, "none")):
+            for given in (tools, []):
+                ask = dict(input="3+4=", tools=given, max_output_tokens=2, seed=4, **more)
+                told = [self.server.post("/v1/responses", **ask)]
+                told += [e["response"] for e in self.events("/v1/responses", **ask) if "response" in e]
+                self.assertEqual(len(told), 4)    # whole; created, in progress and completed
+                for r in told:
+                    self.assertEqual([r["tools"], r["tool_choice"]], [given, choice])
+
     def test_a_stop_string_over_token_borders_cuts_the_text_and_not_the_ids(self):
         plain = self.server.post("/v1/completions", prompt="12+30=", max_tokens=20, temperature=0, return_token_ids=True)["choices"][0]
         stop = plain["text"][4:7]

@@ -224,7 +224,7 @@ static bool tool_choice_read(struct ask *a, const struct field *f, const json_t 
     const char *word = json_string_value(v);
     if (!word || (strcmp(word, "auto") != 0 && strcmp(word, "none") != 0))
         return wrong(err, f, "\"auto\" or \"none\"; no model is forced to call a tool here");
-    a->parse_tools = strcmp(word, "none") != 0;
+    a->no_calls = strcmp(word, "none") == 0;
     if (!a->template_more && !(a->template_more = json_object()))
         return error_set(err, ERR_NO_MEMORY, "no memory for '%s'", f->name);
     return json_object_set(a->template_more, "tool_choice", (json_t *)(uintptr_t)v) == 0
@@ -455,7 +455,6 @@ bool ask_parse(struct ask *a, enum ask_form form, const json_t *body, struct err
                        .skip_special = true,
                        .add_generation_prompt = true,
                        .add_special = !ask_is_chat(form),    // chat templates write their own
-                       .parse_tools = true,
                        .parallel_tools = true };
     const json_t *params = form == ASK_TOKENS || form == ASK_SGLANG ? json_object_get(body, "sampling_params") : NULL;
     const unsigned bit = ask_is_chat(form) ? CHAT : 1u << form;
@@ -480,7 +479,7 @@ bool ask_parse(struct ask *a, enum ask_form form, const json_t *body, struct err
         if (v && !json_is_null(v) && fields[i].forms & bit)
             TRY(field_read(a, &fields[i], v, err));
     }
-    a->parse_tools = a->parse_tools && json_array_size(a->tools) > 0;
+    a->parse_tools = !a->no_calls && json_array_size(a->tools) > 0;
     TRY(ask_check(a, err));
     ok = true;
 out:

@@ -49,7 +49,8 @@ struct ask {
     json_t *messages, *tools;      // owned; chat only
     json_t *template_more;         // owned; more variables for the chat template
     bool add_generation_prompt;    // chat
-    bool parse_tools;              // return tool calls in the text as tool calls
+    bool no_calls;                 // tool_choice is "none"
+    bool parse_tools;              // return tool calls in the text as tool calls: there are tools, and calls are wanted
     bool parallel_tools;           // ... all of them; else the first
     bool opens_thinking;           // the rendered chat ends with <think>, so the sample begins inside
     int64_t n;                     // samples of each prompt

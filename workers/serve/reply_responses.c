@@ -3,6 +3,7 @@
  * A stream repeats in its last event the whole answer, which clients read in place of what came before. */
 #include <inttypes.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 #include "protocol/base/json_text.h"
 #include "workers/http/openai_error.h"
@@ -54,6 +55,26 @@ static void call_print(struct block_print *p, int i, bool whole)
     buf_fmt(p->out, ",\"status\":\"%s\"}", whole ? "completed" : "in_progress");
 }
 
+/* The request's tools in this dialect's form: a function's fields beside its type. */
+static void tools_print(struct buf *out, const json_t *tools)
+{
+    json_t *list = json_array();
+    bool ok = list != NULL;
+    for (size_t i = 0; ok && i < json_array_size(tools); i++) {
+        json_t *tool = json_pack("{s:s}", "type", "function");
+        ok = tool && json_object_update(tool, json_object_get(json_array_get(tools, i), "function")) == 0
+             && json_array_append(list, tool) == 0;
+        json_decref(tool);
+    }
+    char *text = ok ? json_text_dump(list, 0) : NULL;
+    if (text)
+        buf_str(out, text);
+    else
+        out->failed = true;
+    free(text);
+    json_decref(list);
+}
+
 /* Everything before the list of items. */
 static void head_print(struct buf *out, const struct reply_context *x, const struct serve_job *j, const struct job_choice *c)
 {
@@ -65,8 +86,9 @@ static void head_print(struct buf *out, const struct reply_context *x, const str
     reply_string_print(out, x->model);
     buf_fmt(out, ",\"parallel_tool_calls\":%s,\"previous_response_id\":null,\"store\":false,\"temperature\":%.9g,\"top_p\":%.9g,",
             j->ask.parallel_tools ? "true" : "false", j->ask.temperature, j->ask.top_p);
-    buf_fmt(out, "\"tool_choice\":\"auto\",\"tools\":[],\"truncation\":\"disabled\",\"weight_version\":%" PRId64 ",\"output\":[",
-            reply_version(j));
+    buf_fmt(out, "\"tool_choice\":\"%s\",\"tools\":", j->ask.no_calls ? "none" : "auto");
+    tools_print(out, j->ask.tools);
+    buf_fmt(out, ",\"truncation\":\"disabled\",\"weight_version\":%" PRId64 ",\"output\":[", reply_version(j));
 }
 
 /* Everything after it. */
