@@ -1,8 +1,9 @@
 /* run.c - the transformer itself: what it computes, the memory of a run, and its life
  *
- * run_blocks.c is the forward pass through the layers, run_attn.c and run_delta.c the kinds of their first halves, run_experts.c a second
- * half of experts, run_rope.c the rotations, run_shared.c attention over packed sequences, run_head.c the head, run_stream.c the stream, run_ends.c what follows
- * the last layer, run_backward.c the backward pass by hand, run_places.c where gradients go, run_sums.c the layers' products, run_batch.c what is asked of a run: prefill,
+ * run_blocks.c is the forward pass through the layers, run_attn.c and run_delta.c the kinds of their first halves, run_mlp.c and
+ * run_experts.c those of their second halves, run_rope.c the rotations, run_shared.c attention over packed sequences, run_head.c the
+ * head, run_stream.c the stream, run_ends.c what follows the last layer, run_backward.c the backward pass by hand, run_places.c where
+ * gradients go, run_sums.c the layers' products, run_batch.c what is asked of a run: prefill,
  * decode, scoring and training. A run has one of several forms (struct run_form): run_team.c does these on the devices of a team,
  * run_stages.c on the stages of a pipeline. Its backward pass has one of two (struct grads_form): run_grads.c for all weights,
  * run_adapter.c for an adapter's. run_impl.h is what the files share.

@@ -102,29 +102,27 @@ static bool half_bwd(struct model_run *r, const void *half, int64_t post, const 
                  .w = model_at(m, post), .rstd = rstd, .n = r->n_tok, .d = m->c.d_model, .form = m->c.norm_form, .dtype = m->dtype);
 }
 
-/* The backward pass of what a half block begins with: a product, or the router and the experts. */
-static bool half_first_bwd(struct model_run *r, const struct acts *a, int64_t l, enum product which, const struct grad_place *grad,
-                           void *dx, const void *dy, const void *x, bool accumulate, struct error *err)
+/* The backward pass of what a half begins with. dqkv as below. */
+static bool half_first_bwd(struct model_run *r, const struct acts *a, int64_t l, const void *dqkv, const struct grad_place *grad, void *dx,
+                           const void *x, bool accumulate, struct error *err)
 {
-    if (which != PRODUCT_GATE_UP || r->m->at[l].router == AT_NONE)
-        return product_bwd(r, l, which, grad, dx, dy, x, accumulate, err);
-    BUG_IF(accumulate, "experts that read the stream without a norm");
-    return experts_input_bwd(r, a, l, grad, dx, x, err);
+    return dqkv ? product_bwd(r, l, PRODUCT_QKV, grad, dx, dqkv, x, accumulate, err)
+                : mlp_of(&r->m->c, l)->input_bwd(r, a, l, grad, dx, x, accumulate, err);
 }
 
-/* A half's first product, and the norm before it if there is one: dres, the gradient by what the half is added to, becomes that by the
- * stream x, which the half reads. dy is the gradient by the product's output. */
-static bool half_input_bwd(struct model_run *r, const struct acts *a, int64_t l, enum product which, int64_t ln, const void *x, void *h,
-                           const float *rstd, const void *dy, const struct grad_place *grad, struct error *err)
+/* What a half begins with, and the norm before it if there is one: dres, the gradient by what the half is added to, becomes that by the
+ * stream x, which the half reads. dqkv: the gradient by the first half's first product; NULL: it is the second half. */
+static bool half_input_bwd(struct model_run *r, const struct acts *a, int64_t l, const void *dqkv, int64_t ln, const void *x, void *h,
+                           const float *rstd, const struct grad_place *grad, struct error *err)
 {
     const struct model *m = r->m;
     int64_t n = r->n_tok, d = m->c.d_model;
     if (ln == AT_NONE)
-        return half_first_bwd(r, a, l, which, grad, r->dres, dy, x, true, err);
+        return half_first_bwd(r, a, l, dqkv, grad, r->dres, x, true, err);
     return (h != r->h
             || OP(m->dev, err, rmsnorm_fwd, .y = h, .x = x, .w = model_at(m, ln), .n = n, .d = d, .eps = stream_eps(&m->c),
                   .form = m->c.norm_form, .dtype = m->dtype))
-           && half_first_bwd(r, a, l, which, grad, r->dh, dy, h, false, err)
+           && half_first_bwd(r, a, l, dqkv, grad, r->dh, h, false, err)
            && OP(m->dev, err, rmsnorm_bwd, .dx = r->dres, .dw = place_or_null(r, grad, ln), .dy = r->dh, .dadd = r->dres, .x = x,
                  .w = model_at(m, ln), .rstd = rstd, .n = n, .d = d, .form = m->c.norm_form, .dtype = m->dtype);
 }
@@ -136,8 +134,8 @@ static bool mlp_bwd(struct model_run *r, const struct acts *a, int64_t l, const 
     const struct layer_at *at = &r->m->at[l];
     const void *dy;
     TRY(half_bwd(r, a->half2, at->post2, a->rstd_post2, grad, &dy, err));
-    TRY(at->router == AT_NONE ? r->grads->down(r, a, l, grad, dy, err) : experts_bwd(r, a, l, grad, dy, err));
-    TRY(half_input_bwd(r, a, l, PRODUCT_GATE_UP, at->ln2, a->res2, a->h2, a->rstd2, a->gu, grad, err));
+    TRY(mlp_of(&r->m->c, l)->bwd(r, a, l, grad, dy, err));
+    TRY(half_input_bwd(r, a, l, NULL, at->ln2, a->res2, a->h2, a->rstd2, grad, err));
     ok = true;
 out:
     return ok;
@@ -154,7 +152,7 @@ static bool mix_half_bwd(struct model_run *r, const struct acts *a, int64_t l, c
     TRY(mix->again(r, a, l, &mixed, err));
     TRY(product_bwd(r, l, PRODUCT_O, grad, r->dao, dy, mixed, false, err));
     TRY(mix->bwd(r, a, l, grad, &dy, err));
-    TRY(half_input_bwd(r, a, l, PRODUCT_QKV, at->ln1, a->res1, a->h1, a->rstd1, dy, grad, err));
+    TRY(half_input_bwd(r, a, l, dy, at->ln1, a->res1, a->h1, a->rstd1, grad, err));
     ok = true;
 out:
     return ok;

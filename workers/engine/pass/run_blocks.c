@@ -26,14 +26,6 @@ bool one_product(struct model_run *r, int64_t l, enum product which, const struc
            && r->grads->add(r, l, which, y, x, p->n, err);
 }
 
-/* y = W x + b, and the adapter's share: a row per token of the pass. */
-static bool product_fwd(struct model_run *r, int64_t l, enum product which, void *y, const void *x, const struct pass *pass,
-                        struct error *err)
-{
-    struct linear w = linear_of(r->m, l, which);
-    return r->form->product(r, l, which, &w, y, x, pass, r->grads->use(r->m, l, which, pass), err);
-}
-
 /* What the rest of a block reads of a pass: its rows of what the first half has mixed and of the stream. */
 struct rest {
     struct pass pass;
@@ -56,17 +48,6 @@ static bool rest_of(struct model_run *r, const struct acts *a, int64_t l, const 
            && OP(m->dev, err, rows_gather, .y = res1, .table = a->res1, .row = p->wanted, .n = n, .n_row = p->n, .d = d, .dtype = m->dtype);
 }
 
-/* What the second half computes: one MLP, or the layer's experts. */
-static bool mlp_fwd(struct model_run *r, const struct acts *a, int64_t l, const struct pass *p, void *y, const void *x, struct error *err)
-{
-    const struct model *m = r->m;
-    if (m->at[l].router != AT_NONE)
-        return experts_fwd(r, a, l, p, y, x, err);
-    return product_fwd(r, l, PRODUCT_GATE_UP, a->gu, x, p, err)
-           && OP(m->dev, err, swiglu_fwd, .y = a->act, .gu = a->gu, .n = p->n, .f = m->c.d_ff, .act = m->c.act, .dtype = m->dtype)
-           && product_fwd(r, l, PRODUCT_DOWN, y, a->act, p, err);
-}
-
 bool block_fwd(struct model_run *r, const struct acts *a, int64_t l, const struct pass *p, struct error *err)
 {
     bool ok = false;
@@ -83,7 +64,7 @@ bool block_fwd(struct model_run *r, const struct acts *a, int64_t l, const struc
     TRY(product_fwd(r, l, PRODUCT_O, half1, rest.mixed, &rest.pass, err));
     TRY(half_norm(r, half1, at->post1, a->rstd_post1, n, err));
     TRY(stream_add(r, a->h2, a->res2, rest.res1, r->out, at->ln2, a->rstd2, n, err));
-    TRY(mlp_fwd(r, a, l, &rest.pass, half2, half_input(a->h2, at->ln2, a->res2), err));
+    TRY(mlp_of(&m->c, l)->fwd(r, a, l, &rest.pass, half2, half_input(a->h2, at->ln2, a->res2), err));
     TRY(half_norm(r, half2, at->post2, a->rstd_post2, n, err));
     ok = true;
 out:

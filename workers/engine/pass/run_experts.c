@@ -19,7 +19,8 @@ static bool pairs_gather(struct model_run *r, const struct routes *to, const voi
               .d = m->c.d_model, .dtype = m->dtype);
 }
 
-bool experts_fwd(struct model_run *r, const struct acts *a, int64_t l, const struct pass *p, void *y, const void *x, struct error *err)
+static bool experts_fwd(struct model_run *r, const struct acts *a, int64_t l, const struct pass *p, void *y, const void *x,
+                        struct error *err)
 {
     bool ok = false;
     const struct model *m = r->m;
@@ -45,7 +46,8 @@ out:
     return ok;
 }
 
-bool experts_bwd(struct model_run *r, const struct acts *a, int64_t l, const struct grad_place *grad, const void *dy, struct error *err)
+static bool experts_bwd(struct model_run *r, const struct acts *a, int64_t l, const struct grad_place *grad, const void *dy,
+                        struct error *err)
 {
     bool ok = false;
     const struct model *m = r->m;
@@ -67,8 +69,8 @@ out:
     return ok;
 }
 
-bool experts_input_bwd(struct model_run *r, const struct acts *a, int64_t l, const struct grad_place *grad, void *dx, const void *x,
-                       struct error *err)
+static bool experts_input_bwd(struct model_run *r, const struct acts *a, int64_t l, const struct grad_place *grad, void *dx, const void *x,
+                              bool accumulate, struct error *err)
 {
     bool ok = false;
     const struct model *m = r->m;
@@ -77,6 +79,7 @@ bool experts_input_bwd(struct model_run *r, const struct acts *a, int64_t l, con
     const struct layer_w *w = model_layer(m, l);
     const struct routes *to = &a->to;
     int64_t n = r->n_tok, e = c->experts.n, k = c->experts.k, d = c->d_model;
+    BUG_IF(accumulate, "experts that read the stream without a norm");
     if (!r->grads->frozen) {
         TRY(pairs_gather(r, to, x, n, err));
         TRY(OP(dev, err, group_bwd_w, .dw = place_of(grad, m->at[l].gate_up), .dy = a->gu, .x = r->pairs, .first = to->first, .n = n * k,
@@ -94,3 +97,5 @@ bool experts_input_bwd(struct model_run *r, const struct acts *a, int64_t l, con
 out:
     return ok;
 }
+
+const struct mlp_kind mlp_experts = { .fwd = experts_fwd, .bwd = experts_bwd, .input_bwd = experts_input_bwd };

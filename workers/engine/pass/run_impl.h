@@ -372,18 +372,27 @@ static inline const struct mix_kind *mix_of(const struct model_config *c, int64_
     return config_is_delta(c, l) ? &mix_delta : c->attn_gate ? &mix_gated : &mix_attn;
 }
 
-/* ---- run_experts.c */
-/* A layer's experts, from x (n, d) to y; and what the backward pass takes of it stays in a. */
-MUST_USE bool experts_fwd(struct model_run *r, const struct acts *a, int64_t l, const struct pass *p, void *y, const void *x,
-                          struct error *err);
-/* The gradient by gate and up of each pair into a->gu, of dy (n, d); the gradients by the last product's matrices; and r->dweight. */
-MUST_USE bool experts_bwd(struct model_run *r, const struct acts *a, int64_t l, const struct grad_place *grad, const void *dy,
-                          struct error *err);
-/* The rest: dx (n, d) from a->gu and r->dweight, and the gradients by the other matrices and the router, which read x. */
-MUST_USE bool experts_input_bwd(struct model_run *r, const struct acts *a, int64_t l, const struct grad_place *grad, void *dx,
-                                const void *x, struct error *err);
+/* ---- kinds of the second half of a block, what its norms are around: each is one table in a file of its own. A half works on each row
+ * by itself. */
+struct mlp_kind {
+    // From x (n, d) to y (n, d). What the backward pass needs stays in a.
+    bool (*fwd)(struct model_run *r, const struct acts *a, int64_t l, const struct pass *p, void *y, const void *x, struct error *err);
+    // From dy (n, d), the gradient by y, to that by what the first products gave, in a->gu; and the gradients of the weights after them.
+    bool (*bwd)(struct model_run *r, const struct acts *a, int64_t l, const struct grad_place *grad, const void *dy, struct error *err);
+    // The rest: dx (n, d), or dx += with accumulate; and the gradients of the weights that read x.
+    bool (*input_bwd)(struct model_run *r, const struct acts *a, int64_t l, const struct grad_place *grad, void *dx, const void *x,
+                      bool accumulate, struct error *err);
+};
+extern const struct mlp_kind mlp_dense, mlp_experts;    // run_mlp.c, run_experts.c
+static inline const struct mlp_kind *mlp_of(const struct model_config *c, int64_t l)
+{
+    return config_is_sparse(c, l) ? &mlp_experts : &mlp_dense;
+}
 
 /* ---- run_sums.c */
+/* y = W x + b, and the adapter's share: a row per token of the pass. */
+MUST_USE bool product_fwd(struct model_run *r, int64_t l, enum product which, void *y, const void *x, const struct pass *pass,
+                          struct error *err);
 /* Backward of product_fwd by its input: into dx, or added to it. */
 MUST_USE bool product_bwd_x(struct model_run *r, int64_t l, enum product which, void *dx, const void *dy, bool accumulate,
                             struct error *err);

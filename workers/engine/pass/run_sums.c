@@ -1,4 +1,4 @@
-/* run_sums.c - a layer's products, and their backward sums in parts: dx = dy W where the rows of W are cut over a team
+/* run_sums.c - a layer's products, forward and backward; where the rows of W are cut over a team, dx = dy W is a sum of parts
  *
  * A model with parts S adds over the rows of qkv, of gate and up and of the head's weight as it does over columns of the other two: S
  * sums in fp32, each of one part's rows, then the tree (ops.h, tree_sum), rounded once. A part is an S-th of the queries' rows, then of the
@@ -93,6 +93,12 @@ bool head_sum(struct model_run *r, void *dx, const void *dlogits, int64_t n, int
     s.seg[0].each = model_vocab_part(m);
     s.seg[0].end = m->c.vocab;
     return rows_sum(r, &s, false, err);
+}
+
+bool product_fwd(struct model_run *r, int64_t l, enum product which, void *y, const void *x, const struct pass *pass, struct error *err)
+{
+    struct linear w = linear_of(r->m, l, which);
+    return r->form->product(r, l, which, &w, y, x, pass, r->grads->use(r->m, l, which, pass), err);
 }
 
 bool product_bwd_x(struct model_run *r, int64_t l, enum product which, void *dx, const void *dy, bool accumulate, struct error *err)
